@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> Answer:
     options = Options(interpreter(args.python), args.runs)
     began, look = time.monotonic(), terminal_look()
     if not args.json:
-        print(look.encode(f"ocrlab doctor looks at {clean(options.python)}\n"), flush=True)
+        print(f"ocrlab doctor looks at {clean(options.python)}\n", flush=True)
     checks = doctor_job.run(options) if args.json else doctor_job.run(options, LiveReport(look))
     seconds = time.monotonic() - began
     text = "\n".join(["", *text_table.summary(checks, seconds, look)])
@@ -75,12 +75,7 @@ def terminal_look() -> text_table.TerminalStyle:
     """Return how stdout may be written to: colours only on a terminal that has not declined them (no-color.org)."""
     tty = sys.stdout.isatty()
     colours = tty and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") != "dumb"
-    try:
-        "✓▲✗·─•…°".encode(sys.stdout.encoding or "ascii")
-        rich = True
-    except (UnicodeEncodeError, LookupError):
-        rich = False
-    return text_table.TerminalStyle(shutil.get_terminal_size((80, 24)).columns, colours, rich)
+    return text_table.TerminalStyle(shutil.get_terminal_size((80, 24)).columns, colours)
 
 
 class LiveReport:
@@ -101,5 +96,5 @@ class LiveReport:
             self.next += 1
         running = ", ".join(name for names in progress.running.values() for name in names)
         if self.tty and running:
-            print(self.look.paint(self.look.encode(f"    … {running}")[: self.look.columns - 1], "2"), end="")
+            print(self.look.paint(f"    … {running}"[: self.look.columns - 1], "2"), end="")
         sys.stdout.flush()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from ocrlab.hardware.doctor.doctor_job import STEPS, WORST, Progress, worst
-from ocrlab.hardware.doctor.text_table import PLAIN, SIGNS, totals
+from ocrlab.hardware.doctor.text_table import SIGNS, totals
 from ocrlab.records import Check
 from ocrlab.reports.view import ACCENT, LINE, MUTED, View, heading
 
@@ -108,7 +108,7 @@ def table(checks: Sequence[Check]) -> View:
         html += f'<details class="step"{opened}>{summary}<dl>{"".join(map(_row, mine))}</dl></details>'
         lines.append(f"{number} {name}")
         for check in mine:
-            lines.append(f"  {PLAIN[check.judgement]} {check.judgement:<4} {check.name}: {check.observed}")
+            lines.append(f"  {SIGNS[check.judgement]} {check.judgement:<4} {check.name}: {check.observed}")
             if check.judgement in ("warn", "fail"):
                 details = (("need", check.need), ("do", check.do))
                 lines += [f"         {word}: {text}" for word, text in details if text]

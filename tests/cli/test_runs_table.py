@@ -53,15 +53,6 @@ def test_what_stands_in_it() -> None:
     assert "e…e" in text or "e" * 90 in text
 
 
-def test_a_few_runs_are_compared_side_by_side() -> None:
-    text = page(100, RUNS[:2])
-    assert [line.split() for line in text.split("\n\n")[1].splitlines()] == [
-        ["setting", "20261101-100000-a", "20261101-100001-b"],
-        ["encoder", "resnet18", "resnet50"],
-        ["seed", "1", "2"],
-    ]
-
-
 def test_a_pipe_gets_everything_with_tabs() -> None:
     rows = [line.split("\t") for line in page(None).split("\n\n")[0].splitlines()]
     assert {len(row) for row in rows} == {8}

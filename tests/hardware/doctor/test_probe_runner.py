@@ -51,10 +51,8 @@ def test_the_last_stage_before_a_death_is_in_the_answer(run: Any) -> None:
     assert run("stages").answer["at"] == "the second stage"
 
 
-def test_an_illegal_instruction_tells_its_bytes_and_where_it_stood(run: Any) -> None:
-    ran = run("illegal")
-    assert ran.answer["illegal"]["code"].startswith("62f1fd48ffff")
-    assert "Fatal Python error: Illegal instruction" in ran.errors
+def test_an_illegal_instruction_leaves_its_stack(run: Any) -> None:
+    assert "Fatal Python error: Illegal instruction" in run("illegal").errors
 
 
 def test_a_sleeping_hang_ends_when_idle_and_says_where(run: Any) -> None:

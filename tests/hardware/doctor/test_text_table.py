@@ -1,4 +1,4 @@
-"""The terminal's table: it fits the terminal, needs no colour, and no Unicode."""
+"""The terminal's table: it fits the terminal and needs no colour."""
 
 from __future__ import annotations
 
@@ -30,17 +30,9 @@ def test_it_fits_the_terminal(columns: int) -> None:
 
 
 def test_sign_and_word_are_both_there() -> None:
-    for unicode, signs in ((True, text_table.SIGNS), (False, text_table.PLAIN)):
-        look = text_table.TerminalStyle(80, unicode=unicode)
-        for check in CHECKS:
-            [first, *_] = text_table.finding(check, look)
-            assert first.split()[:2] == [signs[check.judgement], check.judgement]
-
-
-def test_without_unicode_everything_is_ascii() -> None:
-    look = text_table.TerminalStyle(80, unicode=False)
-    lines = [line for check in CHECKS for line in text_table.finding(check, look)]
-    assert "\n".join([*lines, text_table.heading(1, look), *text_table.summary(CHECKS, 1, look)]).isascii()
+    for check in CHECKS:
+        [first, *_] = text_table.finding(check, text_table.TerminalStyle(80))
+        assert first.split()[:2] == [text_table.SIGNS[check.judgement], check.judgement]
 
 
 def test_colours_change_nothing_else() -> None:
