@@ -20,6 +20,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -28,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from stage import ROOT, Row, Stage, end_group, environment
+from stage import ROOT, Row, Stage, end_tree, environment
 
 STAGES = {  # name: seconds on a card, at most; most stages end long before
     "doctor": 90,
@@ -46,6 +47,7 @@ TOGETHER = ("faults", "kernel", "memory", "tests")  # none measures speed: they 
 TOTAL = 480  # seconds of a whole run
 DRY_RUN_SECONDS = 150  # of each stage: a busy CPU is not a typo
 BY_NAME_ONLY = ("accuracy",)
+RUNNING: set[subprocess.Popen[Any]] = set()  # stages
 
 
 def main() -> int:
@@ -55,6 +57,8 @@ def main() -> int:
         stage = Stage(options.inside, options.out, options.dry_run, options.seconds, options.data)
         importlib.import_module(f"stage_{options.inside}").run(stage)
         return 0
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end_stages)
     out = options.out.absolute()
     (out / "rows").mkdir(parents=True, exist_ok=True)
     names = options.stage or [name for name in STAGES if options.dry_run or name not in BY_NAME_ONLY]
@@ -103,11 +107,13 @@ def run_stage(name: str, seconds: float, out: Path, options: argparse.Namespace)
         process = subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, env=environment(), start_new_session=True
         )
+        RUNNING.add(process)
         try:
             status: int | None = process.wait(seconds)
         except subprocess.TimeoutExpired:
             status = None
-        end_group(process)
+        end_tree(process)
+        RUNNING.discard(process)
     took = time.monotonic() - began
     lines = rows_file.read_text(encoding="utf-8").splitlines() if rows_file.exists() else []
     rows = [Row(**json.loads(line)) for line in lines]
@@ -117,6 +123,13 @@ def run_stage(name: str, seconds: float, out: Path, options: argparse.Namespace)
     if status != 0:
         print("".join(log_file.read_text(errors="replace").splitlines(keepends=True)[-15:]), file=sys.stderr)
     return rows
+
+
+def end_stages(number: int, _frame: Any) -> None:
+    """End the running stages after a signal, so that nothing stays on the card; what finished has been written."""
+    for process in list(RUNNING):
+        end_tree(process)
+    os._exit(128 + number)
 
 
 def machine(dry_run: bool) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 ROOT = Path(__file__).parents[2]
 FREE = 1500  # MiB that are in use on a card that nobody uses
 
@@ -101,7 +103,7 @@ class Stage:
             out, err = process.communicate(timeout=min(seconds, self.seconds_left))
             status = process.returncode
         except subprocess.TimeoutExpired:
-            end_group(process)
+            end_tree(process)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=5)
             out = err = ""
@@ -146,9 +148,15 @@ def environment(**variables: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "WANDB_MODE": "disabled", **variables}
 
 
-def end_group(process: subprocess.Popen[Any]) -> None:
-    """End a child and whatever it has started in its session."""
+def end_tree(process: subprocess.Popen[Any]) -> None:
+    """End a child and whatever it has started, in sessions of their own too, so that nothing stays on the card."""
+    started: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):
+        started = psutil.Process(process.pid).children(recursive=True)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+    for child in started:
+        with contextlib.suppress(psutil.Error):
+            child.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(5)
