@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import io
 import json
 import os
@@ -27,6 +28,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,7 @@ COUNT, WHOLE = 2000, 12  # inputs of each reader: damaged, and whole ones before
 SECONDS, WAIT, BYTES = 10.0, 60.0, 2**30
 PAGES = ROOT / "data_samples/val"
 INTERNAL = re.compile(r"^ocrlab: (\w+: .*)\n +at .*?/(ocrlab/\S+|\S+ in \w+)", re.MULTILINE)
+TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)  # a message may quote one
 UNFORESEEN = re.compile(r"(?:Given|broke off|failed): (\w*(?:Error|Exception|error))\b")
 DEEP = 100_000  # lists in each other
 LITERALS = (  # of JSON, in the place of any value
@@ -83,6 +86,8 @@ def main() -> int:
         figure(f"{name}: most memory", largest / 2**20, "MiB", limit=f"<= {BYTES / 2**20:g}")
         rest = ", ".join(f"{count} {what}" for what, count in caught.most_common(4))
         rows.append((name, len(outcomes), sum(wrong.values()), f"{slowest:.1f} s", f"{largest / 2**20:.0f} MiB", rest))
+        last = max(range(len(outcomes)), key=lambda number: outcomes[number].seconds)
+        print(f"{name}: the slowest is --only {last}", file=sys.stderr, flush=True)
         for what, count in wrong.most_common(20):
             first = next(number for number, outcome in enumerate(outcomes) if outcome.wrong == what)
             print(f"{name}: {count} times, first by --only {first}: {what}", file=sys.stderr, flush=True)
@@ -113,6 +118,7 @@ def fuzz(name: str, count: int) -> list[Outcome]:
     outcomes, start = [], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ocrlab-fuzz-") as scratch:
         warm_up(name, Path(scratch))
+        gc.freeze()  # so that collecting in a fork copies no page of this process
         for number in range(count):
             place = Path(scratch, str(number))
             place.mkdir()
@@ -190,7 +196,7 @@ def one(name: str, number: int, place: Path) -> Outcome:
         internal = INTERNAL.search(err)
         if internal:
             wrong = wrong or f"{' '.join(words[:2])}: {internal[1][:160]} at {internal[2]}"
-        elif "Traceback (most recent call last)" in err or "Warning:" in err:
+        elif TRACEBACK.search(err) or "Warning:" in err:
             wrong = wrong or f"{' '.join(words[:2])}: {err.strip()[-200:]!r}"
         caught += UNFORESEEN.findall(out + err)
     if not wrong and peak > BYTES:
@@ -720,8 +726,10 @@ def run_folder(place: Path) -> None:
         file.write_text(json.dumps(content))
     (place / "config.yaml").write_text(CONFIG)
     (place / "metrics.csv").write_text(METRICS)
-    for name in ("log_tail.txt", "traceback.txt", "stacks.txt", "kernel_log.txt"):
-        (place / "incident" / name).write_text(LOG)
+    lines = LOG.splitlines(keepends=True)
+    for name, part in (("traceback.txt", lines[2:8]), ("stacks.txt", lines[9:15]), ("kernel_log.txt", lines[15:])):
+        (place / "incident" / name).write_text("".join(part))
+    (place / "incident/log_tail.txt").write_text(LOG)
     (place / "flight/ring-0-4242.bin").write_bytes(ring())
 
 
@@ -729,8 +737,8 @@ def ring() -> bytes:
     """Return a ring of the flight recorder with three steps."""
     global RING
     if not RING:
-        with tempfile.TemporaryDirectory() as scratch:
-            RING = recorded_ring(Path(scratch))
+        with tempfile.TemporaryDirectory() as scratch, ProcessPoolExecutor(1) as child:  # a fork without torch is small
+            RING = child.submit(recorded_ring, Path(scratch)).result()
     return RING
 
 

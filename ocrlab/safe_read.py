@@ -10,11 +10,13 @@ import errno
 import io
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 SMALL = 4_000_000  # bytes; a config, a sentinel or a table of metrics that is larger was not written by ocrlab
 RECORD = 200_000_000  # bytes of a notebook or a record that is parsed whole
+LINE = 10_000_000  # bytes of a line of JSON lines, or of a list on stdin
 LARGEST = 2**31 - 1  # bytes of any file that is read whole
 FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # of a pipe that takes the place of a file after it was looked at
 KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
@@ -68,6 +70,17 @@ def ends(path: Path | str, most: int) -> tuple[bytes, bytes]:
     with open_file(path, links=False) as file:
         descriptor, size = file.fileno(), os.fstat(file.fileno()).st_size
         return os.pread(descriptor, min(most, size), 0), os.pread(descriptor, min(most, size), max(0, size - most))
+
+
+def lines(file: BinaryIO, most: int = LINE) -> Iterator[bytes | None]:
+    """Yield the lines of a stream, None in the place of one above `most` bytes, of which no more is in memory."""
+    while line := file.readline(most + 1):
+        if len(line) <= most:
+            yield line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(most)
+        yield None
 
 
 def leads_out(path: Path | str, *folders: Path | str) -> bool:

@@ -128,8 +128,8 @@ def verdicts(path: str) -> Iterator[tuple[dict[str, Any], bool]]:
     """
     try:
         with sys.stdin.buffer if path == "-" else safe_read.open_file(path, descriptors=True) as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
+            for number, line in enumerate(safe_read.lines(file), 1):
+                if line is None or line.strip():
                     yield _line(line, number)
     except OSError as error:
         need = "a file with one JSON object a line"
@@ -137,10 +137,12 @@ def verdicts(path: str) -> Iterator[tuple[dict[str, Any], bool]]:
         raise DataError(f"{path} cannot be read", got=error.strerror, need=need, missing=gone) from error
 
 
-def _line(line: bytes, number: int) -> tuple[dict[str, Any], bool]:
+def _line(line: bytes | None, number: int) -> tuple[dict[str, Any], bool]:
     row: Any = None
     good = False
     try:
+        if line is None:
+            raise ValueError(f"it is longer than {safe_read.LINE:,} bytes; diagnose a log of that size by itself")
         row = json.loads(line)
         if not isinstance(row, dict) or not isinstance(row.get("log"), str):
             raise ValueError("an object with a text `log` is needed")

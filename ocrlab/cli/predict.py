@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ocrlab import safe_read
 from ocrlab.cli import detector_options, output_paths, progress
 from ocrlab.cli.parser import Answer, Parser, escape_control, json_line
 from ocrlab.config.overrides import is_override
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("json", "icdar", "overlay")
 OUT = Path("found")
+LONGEST = 4096  # bytes of a path: PATH_MAX of Linux
 TAKES_PATHS = True  # words after -- are paths, whatever they look like
 EXAMPLES = """
   ocrlab predict page.jpg                                 results go to found/
@@ -111,13 +113,17 @@ def _files(paths: list[str]) -> list[Path | Problem]:
 
     A missing file is an error as a word, and a page that is left out as a line of a list.
     """
+    from ocrlab.data.annotations import Problem
     from ocrlab.inference import prediction_files
 
     named = [Path(path) for path in paths if path != "-"]
     files = prediction_files.collect(named) if named else []
     if "-" in paths:
-        for line in filter(None, os.fsdecode(sys.stdin.buffer.read()).split("\n")):
-            files += (prediction_files.walk(Path(line)) if os.path.isdir(line) else []) or [Path(line)]
+        for number, data in enumerate(safe_read.lines(sys.stdin.buffer, LONGEST), 1):
+            if data is None:
+                files.append(Problem(Path(f"line {number} of stdin"), None, f"is longer than {LONGEST:,} bytes."))
+            elif line := os.fsdecode(data.removesuffix(b"\n")):
+                files += (prediction_files.walk(Path(line)) if os.path.isdir(line) else []) or [Path(line)]
     if not files:
         raise DataError("No image was found", got="an empty list on stdin", need="one path a line")
     return files

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,7 +20,7 @@ from PIL import Image
 from ocrlab import safe_read
 from ocrlab.data.annotations import PageError
 from ocrlab.data.folder_layouts import SUFFIXES
-from ocrlab.data.image_formats import BESIDES, BYTES_PER_PIXEL, MAX_PIXELS, TooManyPixels, open_image
+from ocrlab.data.image_formats import BESIDES, BYTES_PER_PIXEL, MAX_PIXELS, MOST_BYTES, TooManyPixels, open_image
 from ocrlab.data.shards.tar_member import Member
 
 ORIENTATION_TAG = 274
@@ -28,6 +28,11 @@ DEFLATE = 1032  # bytes at most that one compressed byte stands for (RFC 1951: 2
 if "OPENCV_LOG_LEVEL" not in os.environ:  # ocrlab reports what is wrong with a file; the decoders need not print it too
     (cv2.utils.logging if hasattr(cv2.utils, "logging") else cv2).setLogLevel(0)  # OpenCV 5, and 4
 BAND = 512  # rows of a page that are converted at a time
+# Bytes of memory that a pixel takes at most while a plain PNG or JPEG is decoded, of which OpenCV makes two copies, and
+# while anything else is: a progressive JPEG has coefficients too, a TIFF a whole strip.
+LIGHT, HEAVY = 6, 9
+MOST_SCANS = 100  # of a JPEG: each goes over all of its pixels; 10 are usual
+START_OF_SCAN = b"\xff\xda"
 ALPHA_MODES = frozenset({"RGBA", "LA", "PA", "La", "RGBa"})
 PILLOW_MODES = frozenset({"CMYK", "LAB", "HSV"})  # OpenCV converts these by other formulas, or takes them for RGB
 
@@ -50,6 +55,7 @@ class Header:
     orientation: int  # EXIF, 1 (upright) to 8
     form: str  # JPEG, PNG, ...
     opencv: bool  # OpenCV decodes it as it should; otherwise Pillow does
+    memory: int = 0  # bytes that its pixels take at most while they are decoded
 
     @property
     def turned(self) -> bool:
@@ -124,21 +130,38 @@ def _place(path: Path | Member | str) -> Path | Member:
 
 
 def _read(path: Path | Member) -> tuple[Header, bytes]:
-    """Return header and bytes of an image; the header is looked at before a file is read whole."""
+    """Return header and bytes of an image; the header is looked at before a large file is read whole."""
     try:
         if isinstance(path, Member):
-            data = path.read_bytes()
-            return _header(io.BytesIO(data), path), data
-        with safe_read.open_file(path) as file:
-            header = _header(file, path)
-            most = header.width * header.height * BYTES_PER_PIXEL + BESIDES
-            size = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            if size > most:
-                raise _too_large(path, f"{size:,} bytes for {header.width} x {header.height} pixels")
-            return header, file.read(size + 1)
+            start = path.head(BESIDES)
+            header = _header(io.BytesIO(start), path)
+            _check_size(path, header, path.size)
+            data = start if path.size <= len(start) else path.read_bytes()
+        else:
+            with safe_read.open_file(path) as file:
+                header = _header(file, path)
+                size = file.seek(0, os.SEEK_END)
+                _check_size(path, header, size)
+                file.seek(0)
+                data = file.read(size + 1)
     except OSError as error:
         raise _unreadable(path, error) from error
+    if header.form in ("JPEG", "MPO") and (scans := data.count(START_OF_SCAN)) > 2:  # of a thumbnail, and its own
+        if scans > MOST_SCANS:
+            raise PageError("is not decoded", file=path, got=f"{scans:,} scans", need=f"at most {MOST_SCANS}")
+        _check_size(path, replace(header, memory=HEAVY * header.width * header.height), len(data))
+    return header, data
+
+
+def _check_size(path: Path | Member, header: Header, size: int) -> None:
+    """Raise PageError for an image whose file is too large for its pixels, or that takes too much memory."""
+    pixels = f"{header.width} x {header.height} pixels"
+    if size > header.width * header.height * BYTES_PER_PIXEL + BESIDES:
+        raise _too_large(path, f"{size:,} bytes for {pixels}")
+    if size + header.memory > MOST_BYTES:
+        got, need = f"{size + header.memory:,} bytes of memory for {pixels}", f"at most {MOST_BYTES:,} bytes"
+        do = "Reduce the image, or save it as a JPEG that is not progressive"
+        raise PageError("is too large", file=path, got=got, need=need, do=do)
 
 
 def _header(file: BinaryIO, path: Path | Member) -> Header:
@@ -170,7 +193,9 @@ def _describe(image: Image.Image) -> Header:
             tag = None
         orientation = tag if isinstance(tag, int) and 1 <= tag <= 8 else 1
     special = image.mode in ALPHA_MODES | PILLOW_MODES or "transparency" in image.info
-    return Header(image.width, image.height, orientation, image.format or "", not special)
+    light = image.format in ("JPEG", "MPO", "PNG") and not special and "progressive" not in image.info
+    memory = image.width * image.height * (LIGHT if light else HEAVY)
+    return Header(image.width, image.height, orientation, image.format or "", not special, memory)
 
 
 def _is_whole(data: bytes, header: Header) -> bool:
@@ -179,7 +204,7 @@ def _is_whole(data: bytes, header: Header) -> bool:
     Of a PNG that cannot hold its pixels, libpng complains on stderr by itself.
     """
     if header.form in ("JPEG", "MPO"):
-        return data.rfind(b"\xff\xd9") > data.rfind(b"\xff\xda")  # end of image after the last start of scan
+        return data.rfind(b"\xff\xd9") > data.rfind(START_OF_SCAN)  # the end of the image
     enough = header.width * header.height <= DEFLATE * 8 * len(data)
     return header.form != "PNG" or (b"IEND" in data[-64:] and enough)
 

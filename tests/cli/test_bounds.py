@@ -149,6 +149,14 @@ def test_a_notebook_of_very_many_cells_is_cut_in_its_middle(tmp_path: Path) -> N
     assert "[0]" in html and "[19999]" in html and "[10000]" not in html
 
 
+def test_a_count_that_is_none_is_left_out(tmp_path: Path) -> None:
+    bare = {key: value for key, value in CELL.items() if key != "execution_count"}
+    cells = [bare | {"source": "first"}, CELL | {"source": "second", "execution_count": {}}]
+    (tmp_path / "x.ipynb").write_text(json.dumps(NOTEBOOK | {"cells": cells}))
+    done = ocrlab("report", "html", "x.ipynb", cwd=tmp_path)
+    assert done.returncode == 0 and "second" in (tmp_path / "x.html").read_text()
+
+
 def test_half_a_surrogate_pair_in_an_output_is_shown_as_such(tmp_path: Path) -> None:
     output = {"output_type": "display_data", "metadata": {}, "data": {"text/html": "<b>\ud800 whole \U0001f600</b>"}}
     (tmp_path / "x.ipynb").write_text(json.dumps(NOTEBOOK | {"cells": [CELL | {"outputs": [output]}]}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -29,13 +30,15 @@ def test_pages_beside_bad_ones_are_predicted(root: Path, tmp_path: Path) -> None
     shutil.copy(images[0], tmp_path / "b.jpg")
     shutil.copy(images[1], tmp_path / "d.jpg")
     (tmp_path / "empty").mkdir()
-    listed = b"a-long.png\nb.jpg\nb\0ad.jpg\nempty\n\nnot-there.jpg\nd.jpg\n"
+    listed = b"a-long.png\nb.jpg\nb\0ad.jpg\nempty\n\nnot-there.jpg\n" + b"x" * 5000 + b"\nd.jpg\n"
     done = ocrlab("predict", "-", "--json", cwd=tmp_path, stdin=listed)
     record = json.loads(done.stdout)
     assert [page["image"] for page in record["predictions"]] == ["a-long.png", "b.jpg", "d.jpg"]
     assert all(page["detections"] for page in record["predictions"][1:])
-    assert [bad.split(":")[0] for bad in record["left_out"]] == ["b\0ad.jpg", "empty", "not-there.jpg"]
-    assert done.returncode == 1, "three are left out"
+    assert [bad.split(":")[0] for bad in record["left_out"]] == [
+        *("b\0ad.jpg", "empty", "not-there.jpg", "line 7 of stdin"),
+    ]
+    assert done.returncode == 1, "four are left out"
     overlay = cv2.imread(str(tmp_path / "found/a-long.overlay.jpg"))
     assert overlay.shape[0] == 65_500, "as long as a JPEG can be"
 
@@ -49,6 +52,15 @@ def test_a_report_with_half_a_surrogate_pair_is_a_report(tmp_path: Path) -> None
         assert [verdict["id"] for verdict in verdicts] == ["a", "\ud800", "c"]
         assert verdicts[0]["causes"] and verdicts[2]["causes"]
         assert done.returncode == 0, done.stderr
+
+
+def test_a_line_above_the_bound_costs_itself_only(tmp_path: Path) -> None:
+    rows = [json.dumps({"log": log, "id": name}) for log, name in ((LOG, "a"), (LOG * 160_000, "b"), (LOG, "c"))]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    done = ocrlab("diagnose", "--jsonl", "rows.jsonl", cwd=tmp_path)
+    first, bad, last = (json.loads(line) for line in done.stdout.splitlines())
+    assert (first["id"], last["id"], done.returncode) == ("a", "c", 1) and first["causes"] == last["causes"] != []
+    assert bad["missing"][0].startswith("line 2 is not a report: it is longer than 10,000,000 bytes")
 
 
 @pytest.fixture(scope="session")
@@ -78,11 +90,36 @@ def test_what_a_cut_shard_loses_is_counted(shards: Path, tmp_path: Path, keep: f
     record = json.loads(done.stdout)
     assert done.returncode == 1, "pages are lost"
     assert record["pages"] == {"train": 16, "val": 16}, "those of the whole tar, and what the cut one still has"
-    assert any(what.startswith("shards with an end that cannot be read") for what in record["lost"])
+    assert any(what.startswith("shards that cannot be read to their end") for what in record["lost"])
     assert any("000000.tar" in problem for problem in record["problems"])
     assert len((tmp_path / "out/train.jsonl").read_text().splitlines()) == 16
     done = ocrlab("samples", "show", "data", "--json", cwd=tmp_path)
     assert done.returncode == 1 and json.loads(done.stdout)["pages"] == 16
+
+
+def test_a_compressed_shard_beside_plain_ones_is_counted(shards: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(shards, data)
+    plain = data / "train/000002.tar"
+    (data / "train/000002.tar.gz").write_bytes(gzip.compress(plain.read_bytes(), 1))
+    plain.unlink()
+    done = ocrlab("samples", "convert", "data", "out", "--to", "jsonl", "--json", cwd=tmp_path)
+    record = json.loads(done.stdout)
+    assert done.returncode == 1 and record["pages"] == {"train": 16, "val": 16}
+    assert any(what.startswith("shards that cannot be read to their end") for what in record["lost"])
+    assert sum("000002.tar.gz: is left out: it is compressed" in problem for problem in record["problems"]) == 1
+    done = ocrlab("samples", "show", "data", "--json", cwd=tmp_path)
+    assert done.returncode == 1 and "000002.tar.gz" in done.stdout
+
+
+def test_an_archive_beside_what_was_unpacked_from_it_is_no_shard(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "data_samples/val", tmp_path / "data/val")
+    (tmp_path / "data/all.tar.gz").write_bytes(gzip.compress(b"x"))
+    done = ocrlab("samples", "convert", "data", "out", "--to", "jsonl", "--json", cwd=tmp_path)
+    assert (done.returncode, json.loads(done.stdout)["pages"]) == (0, {"val": 16})
+    shutil.rmtree(tmp_path / "data/val")
+    done = ocrlab("samples", "convert", "data", "new", "--to", "jsonl", "--json", cwd=tmp_path)
+    assert done.returncode == 1 and "all.tar.gz is a compressed tar. Given: gzip" in done.stderr
 
 
 def test_a_note_is_not_a_loss(root: Path, tmp_path: Path) -> None:

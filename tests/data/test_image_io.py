@@ -170,16 +170,30 @@ def test_missing_folder_and_32_bits(tmp_path: Path) -> None:
         read_image(path)
 
 
-@pytest.mark.parametrize("side", [13_400, 40_000])
-def test_a_size_bomb_is_not_decoded(tmp_path: Path, side: int) -> None:
-    # A valid PNG header that promises 180 or 1,600 megapixels: Pillow only warns of the first.
+@pytest.mark.parametrize(("side", "mode"), [(12_300, "1"), (40_000, "1"), (10_300, "RGBA")])
+def test_a_size_bomb_is_not_decoded(tmp_path: Path, side: int, mode: str) -> None:
+    # A valid PNG header that promises 151, 1,600 or 106 megapixels: Pillow only warns of the first and last.
     path = tmp_path / "a.png"
-    save(path, Image.new("1", (8, 8)))
+    save(path, Image.new(mode, (8, 8)))
     data = bytearray(path.read_bytes())
     data[16:24] = side.to_bytes(4, "big") * 2
     data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
     path.write_bytes(data)
     with pytest.raises(PageError, match="is too large.*at most"):
+        read_image(path)
+
+
+@pytest.mark.parametrize(("scans", "side", "says"), [(101, 64, "106 scans"), (1, 10_300, "bytes of memory")])
+def test_a_progressive_jpeg_of_many_scans_or_pixels_is_not_decoded(
+    tmp_path: Path, scans: int, side: int, says: str
+) -> None:
+    path = save(tmp_path / "a.jpg", Image.new("L", (64, 64), 99), progressive=True)
+    data = path.read_bytes()
+    size = data.index(b"\xff\xc2") + 5
+    last = data.rindex(b"\xff\xda")
+    data = data[:size] + struct.pack(">HH", side, side) + data[size + 4 : last] + data[last:-2] * scans + data[-2:]
+    path.write_bytes(data)
+    with pytest.raises(PageError, match=says):
         read_image(path)
 
 

@@ -19,7 +19,7 @@ from typing import Literal
 from ocrlab.data.annotations import Page, PageError, Problem, page_errors
 from ocrlab.data.formats import reader, writers
 from ocrlab.data.image_io import read_file, read_header
-from ocrlab.data.shards import writer
+from ocrlab.data.shards import tar_scan, writer
 from ocrlab.data.shards.tar_member import Member
 from ocrlab.errors import DataError
 
@@ -27,7 +27,7 @@ Images = Literal["copy", "link", "none"]
 WRITERS = writers.FORMATS | {"shards": writer.to_shards}
 PLACES = writers.PLACES | {"shards": "{split}"}
 LEFT_OUT = "pages, left out for a problem named below"
-CUT_OFF = "shards with an end that cannot be read; nobody knows how many pages that held"
+CUT_OFF = "shards that cannot be read to their end; nobody knows how many pages that held"
 
 
 @dataclass
@@ -66,7 +66,8 @@ def convert(
             result.problems += [*notes, *(error.problem for error in errors)]
             result.lost[LEFT_OUT] += sum(note.lost for note in notes)
             for error in errors:
-                result.lost[CUT_OFF if error.file is not None and error.file.suffix == ".tar" else LEFT_OUT] += 1
+                shard = error.file is not None and (error.file.suffix == ".tar" or tar_scan.is_packed(Path(error.file)))
+                result.lost[CUT_OFF if shard else LEFT_OUT] += 1
             place = folder / PLACES[to].format(split=split)
             place.mkdir(parents=True, exist_ok=True)
             result.pages[split] = 0

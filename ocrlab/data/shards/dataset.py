@@ -40,6 +40,13 @@ class ShardFiles:
     note: str | None = None
 
     @property
+    def packed(self) -> list[PageError]:
+        """An error for each compressed tar beside the plain ones: nobody knows how many pages it holds."""
+        places = dict.fromkeys(tar.parent for tar in self.tars)
+        files = [file for place in places for file in sorted(place.iterdir()) if tar_scan.is_packed(file)]
+        return [PageError("is left out: it is compressed", file=file, do="Unpack it, or remove it") for file in files]
+
+    @property
     def notes(self) -> list[Problem]:
         """The note as a list, which is empty without one."""
         return [Problem(self.tars[0], None, self.note, lost=0)] if self.note else []
@@ -48,7 +55,7 @@ class ShardFiles:
 def find(path: Path, split: str) -> ShardFiles | None:
     """Return the shards of a split, or None where the folder is of another layout; raises DataError for packed ones."""
     if path.is_file():
-        if path.suffix.lower() != ".tar" and not path.name.lower().endswith(tar_scan.PACKED_NAMES):
+        if path.suffix.lower() != ".tar" and not tar_scan.is_packed(path):
             return None
         tar_scan.refuse_packed(path)
         return ShardFiles([path], f"{path.name}.{INDEX}", folder_layouts.shared(path, split))
@@ -78,7 +85,7 @@ def splits(path: Path) -> list[str]:
 def load(path: Path, split: str, shards: ShardFiles, exif: bool, strict: bool, progress: Progress | None) -> Index:
     """Open one split; raises DataError if no page of it can be used, PageError for a bad page with `strict`."""
     index = shard_index.open_index(shards.tars, shards.index, progress)
-    problems = index.problems(exif)
+    problems = [error.problem for error in shards.packed] + index.problems(exif)
     if strict and problems:
         raise PageError(problems[0].message.rstrip("."), file=problems[0].file)
     if not index.about["usable"][exif]:
@@ -91,7 +98,7 @@ def open_readers(shards: ShardFiles) -> tuple[Readers, list[PageError], list[Pro
     """Return one function a page, the errors known already, and notes, as `reader.open_pages` does."""
     index = shard_index.open_index(shards.tars, shards.index)
     problems = index.problems(exif=False)
-    errors = [PageError(p.message.rstrip("."), file=p.file) for p in problems if p.lost == 1]
+    errors = shards.packed + [PageError(p.message.rstrip("."), file=p.file) for p in problems if p.lost == 1]
     return Readers(index), errors, shards.notes + [problem for problem in problems if problem.lost > 1]
 
 
@@ -173,15 +180,16 @@ def _reopen(file: Path, place: Path, stamp: str, exif: bool, chosen: NDArray[np.
 
 
 def _tars(place: Path) -> list[Path]:
-    """Return the tars of a folder, sorted, none if it is one of images; raises DataError if they are compressed."""
+    """Return the tars of a folder, sorted, none if it is one of images; raises DataError if all it has is packed."""
     if not place.is_dir() or folder_layouts.has_images(place):
         return []
-    files = sorted(entry for entry in place.iterdir() if entry.is_file() and entry.name[0] != ".")
+    entries = sorted(entry for entry in place.iterdir() if entry.name[0] != ".")
+    files = [entry for entry in entries if entry.is_file()]
     if any(entry.suffix.lower() in SUFFIXES for entry in files):
         return []
     tars = [entry for entry in files if entry.suffix.lower() == ".tar"]
-    packed = [entry for entry in files if entry.name.lower().endswith(tar_scan.PACKED_NAMES)]
-    if packed and not tars:
+    packed = [entry for entry in files if tar_scan.is_packed(entry)]
+    if packed and not tars and len(files) == len(entries):  # beside folders it is what these were unpacked from
         tar_scan.refuse_packed(packed[0])
     return tars
 

@@ -66,12 +66,17 @@ def pairs(tar: Path) -> Iterator[Pair]:
         raise cut
 
 
+def is_packed(file: Path) -> bool:
+    """Tell whether a file has the name of a compressed tar."""
+    return file.name.lower().endswith(PACKED_NAMES) and file.name[0] != "."
+
+
 def refuse_packed(file: Path) -> None:
     """Raise DataError for a compressed tar, of which no page can be read without all before it."""
     with safe_read.open_file(file) as opened:
         start = opened.read(8)
     kind = next((kind for magic, kind in PACKED.items() if start.startswith(magic)), None)
-    if kind or file.name.lower().endswith(PACKED_NAMES):
+    if kind or is_packed(file):
         unpack = {"gzip": "gunzip", "zstd": "zstd -d", "bzip2": "bunzip2", "xz": "unxz"}.get(kind or "", "unpack")
         raise DataError(
             f"{file} is a compressed tar",

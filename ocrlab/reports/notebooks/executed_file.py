@@ -59,6 +59,9 @@ def read(path: Path | str) -> Any:
         raise DataError(f"{path} is not a notebook", got=got, need=need) from error
     if wrong:
         raise DataError(f"{path} is not a notebook", got=wrong, need=need)
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and not isinstance(cell.get("execution_count"), int):
+            cell.execution_count = None
     return notebook
 
 
