@@ -26,12 +26,12 @@ from torch import nn
 from torch.utils import _python_dispatch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
+import ocrlab
 from ocrlab.debug.instruments.dataloader import loader_watch
 from ocrlab.debug.instruments.layers import layer_watch
 from ocrlab.debug.instruments.leaks import leak_watch
 from ocrlab.debug.instruments.memory import memory_watch
 from ocrlab.debug.instruments.profiler import step_profiler
-from ocrlab.debug.instruments.step_check import checker
 
 INSTRUMENT, WORKERS = sys.argv[1], int(sys.argv[2])
 
@@ -201,7 +201,7 @@ def use(name, last):
             step()
             return loss(net, inputs)
 
-        print(checker.check(model, batch, checked, optimizer=optimizer))
+        print(ocrlab.check_step(model, batch, checked, optimizer=optimizer))
         return
     watched = {
         "layers": lambda: layer_watch.watch(model, "*"),

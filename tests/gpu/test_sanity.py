@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import ocrlab
 from ocrlab.config import schema as configs
-from ocrlab.debug.instruments.step_check import checker
 from ocrlab.training.sanity import sanity_checks
 
 pytestmark = pytest.mark.gpu
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.gpu
 def test_an_index_out_of_range_never_reaches_the_device() -> None:
     model = nn.Embedding(4, 4).cuda()
     labels = torch.tensor([0, 9, 1, 2]).cuda()
-    report = checker.check(model, labels, lambda m, i: functional.cross_entropy(m(i % 4), i))
+    report = ocrlab.check_step(model, labels, lambda m, i: functional.cross_entropy(m(i % 4), i))
     assert [finding.rule for finding in report.findings] == ["indices.bounds"]
     assert float(torch.ones(3, device="cuda").sum()) == 3  # the context lives
 
@@ -29,7 +29,7 @@ def test_an_index_out_of_range_never_reaches_the_device() -> None:
 def test_a_dead_context_is_reported_and_left_alone() -> None:
     """The child's kernel asserts; the check must come back with a finding and make no further CUDA call."""
     code = (
-        "import torch; from ocrlab.debug.instruments.step_check import checker as contract\n"
+        "import torch; import ocrlab as contract\n"
         "def step(m, x):\n"
         "    table = torch.ones(4, device='cuda')\n"
         "    torch.ops.aten.index(table, [torch.tensor([99], device='cuda')]).sum().item()\n"
@@ -43,7 +43,7 @@ def test_a_dead_context_is_reported_and_left_alone() -> None:
 
 def test_tensors_on_two_devices_are_named() -> None:
     model = nn.Linear(3, 2).cuda()
-    report = checker.check(model, torch.ones(4, 3), lambda m, x: m(x).sum())
+    report = ocrlab.check_step(model, torch.ones(4, 3), lambda m, x: m(x).sum())
     rules = {finding.rule: finding for finding in report.findings}
     assert rules["device.batch"].got == "cpu" and rules["device.batch"].need == "cuda:0"
     assert "Move the batch" in rules["step.raised"].do
@@ -54,7 +54,7 @@ def test_a_step_leaves_nothing_on_the_device() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.cuda.get_rng_state()
-    report = checker.check(
+    report = ocrlab.check_step(
         model, torch.rand(4, 3, 16, 16).cuda(), lambda m, x: m(x).square().mean(), optimizer=optimizer
     )
     assert report.findings == []

@@ -23,16 +23,18 @@ def write(
     lines: Sequence[str],
     weights: Mapping[int, int],
     *,
+    batches: Sequence[int] = (),
     cut: bool,
     end: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the sentences of one rank into its flight/; `weights` are sums of all bits by micro-batch, `cut` tells that
-    the program ended itself in the middle, `end` how the training did: {"how", "error"}. Those of a start after which
-    another one has begun are set aside. Raises OSError."""
+    """Write the sentences of one rank into its flight/; `weights` are sums of all bits by micro-batch, `batches` those
+    of the batches that were looked at, `cut` tells that the program ended itself in the middle, `end` how the training
+    did: {"how", "error"}. Those of a start after which another one has begun are set aside. Raises OSError."""
     if any(int(ring.stem.rpartition("-")[2]) > start for ring in folder.glob(f"ring-{rank}-*[0-9].bin")):
         folder = folder / f"start-{start}"
         folder.mkdir(mode=0o700, exist_ok=True)
     content = {"schema": 1, "start": start, "lines": list(lines), "weights": {str(k): v for k, v in weights.items()}}
+    content["batches"] = list(batches)
     write_json(folder / f"learned-{rank}.json", {**content, "cut": cut, "end": end}, private=True)
 
 
@@ -96,7 +98,7 @@ def _ranks(run_folder: Path) -> dict[int, dict[str, Any]]:
 
 
 def diverged_ranks(run_folder: Path) -> list[str]:
-    """Return that the ranks that have ended hold different weights after the same micro-batch."""
+    """Return that the ranks that have ended hold different weights after a micro-batch, or drew the same data."""
     ranks = _ranks(run_folder)
     if len(ranks) < 2:
         return []
@@ -110,4 +112,11 @@ def diverged_ranks(run_folder: Path) -> list[str]:
                 " DistributedDataParallel wrapper), or averaged gradients are lost on the way to a rank (compare a"
                 " gradient of both ranks after backward; try NCCL_P2P_DISABLE=1)"
             ]
+    first, *others = (content.get("batches") for content in ranks.values())
+    if isinstance(first, list) and len({*map(str, first)}) >= 3 and all(batches == first for batches in others):
+        return [
+            f"the {len(ranks)} ranks trained on the same batches, to the last bit, in all {len(first)} looks: each one"
+            " counts as often as there are ranks, and other samples are never drawn. Use a DistributedSampler with the"
+            " number of ranks and the rank, or another seed and part of the data for each rank"
+        ]
     return []

@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ocrlab.debug.instruments.step_check import checker as observed
-from ocrlab.debug.instruments.step_check.findings import is_sticky
 from ocrlab.debug.laws import (
     coverage,
     data,
@@ -30,30 +29,26 @@ from ocrlab.debug.laws import (
     transformations,
 )
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, clock
-from ocrlab.debug.laws.law import Extras, Law, Report, Result
-from ocrlab.debug.laws.live_objects import loader_of
+from ocrlab.debug.laws.law import Extras, Law, Report
+from ocrlab.debug.laws.live_objects import loader_of, other_loader
+from ocrlab.debug.laws.observation import observe
+from ocrlab.debug.laws.result import Result, broken
+from ocrlab.debug.laws.tensor_checks import is_sticky, shortened_list
+from ocrlab.errors import ConfigError
 
 LAWS = (  # the most telling first
-    Law("coverage", coverage.test, 2),
+    Law("coverage", coverage.test, 2, coverage.observe),
     Law("resume", resume.test, 6),
     Law("transformations", transformations.test, 2),
-    Law("progress", progress.test, 6),
-    Law("mode", mode.test, 9),
-    Law("data", data.test, 0),
+    Law("progress", progress.test, 6, progress.observe),
+    Law("mode", mode.test, 6, mode.observe),
+    Law("data", data.test, 0, data.observe),
     Law("sequences", sequences.test, 8),
     Law("independence", independence.test, 10),
     Law("splitting", splitting.test, 6),
     Law("precision", precision.test, 4),
     Law("schedule", schedule.test, 0),
 )
-OF_RULES = {  # whose law a rule of the observed step explains
-    "coverage": "optimizer weights gradient",
-    "progress": "loss step backward forward input softmax probabilities policy recurrent",
-    "mode": "mode batchnorm eval",
-    "independence": "answers inputs axes",
-    "sequences": "target targets padding attention",
-    "data": "batch boxes images indices dtype device shape format",
-}
 
 
 def check_step(
@@ -79,7 +74,7 @@ def check_step(
         optimizer: One or several; None does not check whether weights move.
         loader: The DataLoader of the batch. Its items are read; it is not iterated. None takes the only DataLoader of
             the process with batches of this size.
-        val_loader: The DataLoader of the validation; its items are read.
+        val_loader: The DataLoader of the validation; its items are read. None takes the only other DataLoader.
         factory: Returns a new model, or (model, optimizer), to find what a saved state lacks.
         scheduler: Scheduler of the learning rate; None takes that of the optimizer.
         seconds: Time limit of all laws together; laws that are skipped for time are named.
@@ -88,26 +83,37 @@ def check_step(
     and the random states are as before, also after an exception. Raises ConfigError if the model is not an nn.Module or
     the loss cannot be called.
     """
+    if not isinstance(model, nn.Module):
+        raise ConfigError("Only a torch module can be checked", got=type(model).__name__, need="an nn.Module")
+    if not callable(loss):
+        need = "a function of (model, batch), or a loss of torch"
+        raise ConfigError("The loss cannot be called", got=type(loss).__name__, need=need)
     if isinstance(model, nn.parallel.DistributedDataParallel):
         model = model.module  # the other ranks do not run along: an experiment must not wait for them
-    began = clock()
-    graded = torch.is_grad_enabled()
-    step_report = observed.check(model, batch, loss, optimizer=optimizer)
-    taken = clock() - began
-    results = [*_explained(model, step_report)]
-    report = Report(results, step_report.loss, step_report.norms, step_report.stages)
-    stopped = step_report.loss is None or not step_report.norms
-    dead = any("CUDA context is dead" in text for text in step_report.unchecked)
+    began, graded = clock(), torch.is_grad_enabled()
+    absent = [n for n, t in (*model.named_parameters(), *model.named_buffers()) if is_lazy(t) or t.is_meta]
+    if absent:
+        do = "Run one batch through the model first, or load the weights, and make the optimizer after that"
+        result = broken("weights.absent", shortened_list(absent), "not initialised", "weights", do)
+        return Report([replace(result, law="coverage")])
     optimizers = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-    if stopped or dead:
-        why = "; ".join(step_report.unchecked) or "the step has no gradient"
-        report.results += [Result("untested", why, law=law.name) for law in LAWS if not _broken(results, law.name)]
+    loss = _with_targets(loss)
+    observed = observe(model, batch, loss, optimizers)
+    for law in LAWS:
+        observed.add(law.name, *law.observe(observed))
+    report = Report(observed.results, observed.loss, observed.norms, observed.stages)
+    if not observed.complete:
+        why = "; ".join(observed.unchecked) or "the step has no gradient"
+        report.results += [Result("untested", why, law=law.name) for law in LAWS if not _is_broken(report, law.name)]
         return report
+    report.results += [Result("untested", text, law="coverage") for text in observed.unchecked]
     torch.set_grad_enabled(True)
-    step = Experiment(model, batch, observed.whole_loss(loss), optimizers)
-    extras = Extras(loader if loader is not None else loader_of(step.rows), val_loader, factory, scheduler)
-    extras = replace(extras, batch_size=getattr(extras.loader, "batch_size", None))
-    step.seconds = taken / 8  # the observed step took about so many runs
+    step = Experiment(model, batch, loss, optimizers)
+    loader = loader if loader is not None else loader_of(step.rows)
+    val_given, val_loader = val_loader is not None, val_loader if val_loader is not None else other_loader(loader)
+    size = getattr(loader, "batch_size", None)
+    extras = Extras(loader, val_loader, factory, scheduler, size, val_given)
+    step.seconds = (clock() - began) / 6  # the observed step took about so many runs
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -117,7 +123,7 @@ def check_step(
                     answer = [Result("untested", f"skipped for time ({seconds:g} s); give more `seconds`")]
                 else:
                     answer = list(_answers(law, step, extras))
-                if _broken(results, law.name):
+                if _is_broken(report, law.name):
                     answer = [result for result in answer if result.state == "broken"]
                 report.results += [replace(result, law=law.name) for result in answer]
                 if step.dead:
@@ -127,6 +133,19 @@ def check_step(
         torch.set_grad_enabled(graded)
     report.results += [Result("hint", f"not put back: {', '.join(wrong)}", law="experiment")] if wrong else []
     return report
+
+
+def _with_targets(loss: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a loss of (model, batch), also of a torch loss of (outputs, targets)."""
+    module = getattr(loss, "__module__", "") or ""
+    if not (isinstance(loss, nn.Module) or module.startswith("torch.nn") or module == "torch._C._nn"):
+        return loss
+
+    def with_targets(model: nn.Module, batch: Any) -> Any:
+        inputs, targets = batch
+        return loss(model(inputs), targets)
+
+    return with_targets
 
 
 def _answers(law: Law, step: Experiment, extras: Extras) -> Iterator[Result]:
@@ -141,34 +160,8 @@ def _answers(law: Law, step: Experiment, extras: Extras) -> Iterator[Result]:
         yield Result("untested", f"the experiment raised {text}")
 
 
-def _broken(results: Sequence[Result], law: str) -> bool:
-    return any(result.law == law and result.state in ("broken", "hint") for result in results)
-
-
-def _explained(model: nn.Module, step_report: observed.Report) -> Iterator[Result]:
-    """Yield the findings of the observed step as answers of the laws that they break.
-
-    A part of the model beside which the same part is trained may be a target network, which is moved by assignment.
-    """
-    laws = {rule: law for law, rules in OF_RULES.items() for rule in rules.split()}
-    absent = [f.where for f in step_report.findings if f.rule == "gradient.missing"]
-    twins = tuple(_twins(model, absent))
-    merged: dict[tuple[str, ...], list[str]] = {}
-    for f in step_report.findings:
-        if f.rule in ("optimizer.missing", "gradient.missing") and twins and f.where.startswith(twins):
-            continue
-        merged.setdefault((f.judgement, f.rule, f.got, f.need, f.do), []).append(f.where)
-    for (judgement, rule, got, need, do), places in merged.items():
-        where = ", ".join(places[:6]) + (f" and {len(places) - 6} more" if len(places) > 6 else "")
-        law = laws.get(rule.partition(".")[0], "progress")
-        yield Result("broken" if judgement == "fail" else "hint", got, where, need, fix=do, rule=rule, law=law)
-
-
-def _twins(model: nn.Module, absent: Sequence[str]) -> list[str]:
-    """Return the parts without a gradient beside which a part of the same class and shapes has one."""
-    kinds = {n: (type(m), *(p.shape for p in m.parameters())) for n, m in model.named_children() if [*m.parameters()]}
-    without = {name for name in kinds for place in absent if place.split(" ")[0].split(".")[0] == name}
-    return [name for name in without if any(kinds[name] == kinds[other] for other in kinds if other not in without)]
+def _is_broken(report: Report, law: str) -> bool:
+    return any(result.law == law and result.state in ("broken", "hint") for result in report.results)
 
 
 check = check_step  # its name in ocrlab.trace.contract

@@ -2,43 +2,110 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import random
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import IterableDataset
 
+from ocrlab.debug.instruments.sample_names import batch_names
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
-from ocrlab.debug.laws.experiment import Experiment, NotTestable, clock
-from ocrlab.debug.laws.law import Extras, Result, holds
+from ocrlab.debug.laws.experiment import Experiment, NotTestable, clock, generator_state, set_generator_state
+from ocrlab.debug.laws.law import Extras
+from ocrlab.debug.laws.observation import Observation
+from ocrlab.debug.laws.result import Result, broken, holds
+from ocrlab.debug.laws.tensor_checks import is_attention_mask, is_readable, not_finite, position_text, value_at
 
 ITEMS, MOST_ITEMS = 8, 20_000
-SECONDS = 5.0  # for the content of both sets
-PASSING = frozenset("round round_ floor clamp squeeze unsqueeze reshape view __getitem__".split())
+SECONDS = 5.0  # for the content of each set
+MOST_RUNS, MOST_ROWS = 60_000, 2000  # parts of windows, and items, that are compared
+SHARED = 0.2  # of the validation windows: where the split is by time, some at the border share steps
+SIDE, CLASSES, MOST_VALUES = 16, 32, 1 << 16  # pixels of a picture, values of a mask, values that are counted
+TURNED = 0.15  # share of the samples that belong together, and twice that of those that do only when one is turned
+TURNS: dict[str, Callable[[Tensor], Tensor]] = {
+    "from left to right": lambda t: t.flip(-1),
+    "upside down": lambda t: t.flip(-2),
+    "by half a turn": lambda t: t.flip(-1, -2),
+    "by a quarter turn": lambda t: t.rot90(1, (-2, -1)),
+    "by a quarter turn back": lambda t: t.rot90(-1, (-2, -1)),
+}
+AVERAGING = ("bilinear", "bicubic", "linear", "area", "trilinear")
+
+
+def observe(step: Observation) -> Iterator[Result]:
+    """Yield values of the batch that are not finite, and masks of which some are not turned as their pictures are."""
+    named = list(dotted_tensors(step.batch))
+    names = batch_names(step.batch)
+    for name, tensor in named:
+        wrong = not_finite(tensor)
+        if wrong is not None and not ("mask" in name.lower() and is_attention_mask(tensor)):
+            where = f"batch.{name}, {position_text(wrong, names)}"
+            do = "Look at this sample's file, and at divisions and logarithms where it is made"
+            yield broken("batch.finite", where, value_at(tensor, wrong), "finite", do)
+    yield from _turned(named)
+
+
+def _turned(named: Sequence[tuple[str, Tensor]]) -> Iterator[Result]:
+    """Report masks (N, H, W) of which some correlate with their picture (N, C, H, W), others with its mirror image."""
+    large = [(n, t.detach()) for n, t in named if t.ndim in (3, 4) and is_readable(t) and min(t.shape[-2:]) >= SIDE]
+    values = {n: t[:8].flatten()[:: (t[:8].numel() // MOST_VALUES) | 1].unique().numel() for n, t in large}
+    for (n, image), (other, mask) in itertools.permutations(large, 2):
+        flat = mask[:, 0] if mask.ndim == 4 and mask.shape[1] == 1 else mask
+        fits = image.ndim == 4 and len(image) >= 8 and flat.shape == (len(image), *image.shape[2:])
+        if not fits or values[other] > CLASSES or values[n] <= CLASSES:
+            continue  # two views of a picture may well be turned apart
+        step = max(1, min(flat.shape[-2:]) // 64)
+        masks, pictures = (t[:64, ..., ::step, ::step].float() for t in (flat, image))
+        for picture, (words, turn) in itertools.product(pictures[:, :3].unbind(1), TURNS.items()):
+            if "quarter" in words and picture.shape[-1] != picture.shape[-2]:
+                continue
+            own, turned = (_correlation(p.flatten(1), masks.flatten(1)).abs() for p in (picture, turn(picture)))
+            strays = (turned > 0.5) & (own < 0.2)
+            if float(strays.float().mean()) > TURNED / 2 and float((own > 0.5).float().mean()) > TURNED:
+                got = f"of {len(own)} masks {int((own > 0.5).sum())} belong to their picture, {int(strays.sum())} only"
+                got += f" when it is turned {words} (sample {int(strays.to(torch.uint8).argmax())})"
+                do = "Draw the random flip or rotation once, and do it to both"
+                yield broken("targets.flipped", f"batch.{other}", got, "masks that lie as their pictures do", do)
+                return
+
+
+def _correlation(a: Tensor, b: Tensor) -> Tensor:
+    """Return the correlation of each row of `a` with that of `b`, 0 where one of them does not vary."""
+    a, b = a - a.mean(-1, keepdim=True), b - b.mean(-1, keepdim=True)
+    return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1)).clamp(min=1e-30)
 
 
 def test(step: Experiment, extras: Extras) -> Iterator[Result]:
     """Look at the batch, read some items twice, watch their transforms, and compare both sets."""
-    broken = [*_labels(step), *_ends(step), *_extras(step)]
+    parts = [_labels(step), _ends(step), _extras(step)]
     if extras.loader is not None:
-        wrong = batch_size_broken(extras.loader, step.batch)
-        broken += [wrong] if wrong else []
-        broken += _items(step, extras.loader)
-        if extras.val_loader is not None:
-            broken += _shared(step, extras.loader, extras.val_loader)
-    yield from broken
-    if broken:
+        parts += [_batch_size(step, extras), _items(step, extras.loader)]
+        parts += [_both_sets(step, extras)] if extras.val_loader is not None else []
+    held = True
+    for result in itertools.chain(*parts):
+        held = False
+        yield result
+    if not held:
         return
     if extras.loader is None:
         raise NotTestable("give `loader`, and `val_loader` to compare both sets")
     yield holds("batches, items and transforms" + (" and both sets" if extras.val_loader is not None else ""))
+
+
+def _batch_size(step: Experiment, extras: Extras) -> Iterator[Result]:
+    wrong = batch_size_broken(extras.loader, step.batch)
+    yield from (wrong,) if wrong else ()
 
 
 def batch_size_broken(loader: Any, batch: Any) -> Result | None:
@@ -57,15 +124,14 @@ def batch_size_broken(loader: Any, batch: Any) -> Result | None:
     rows = {t.shape[0] for t in tensors if t.ndim >= 3 and t.is_floating_point()}
     if len(rows) != 1 or min(rows) >= size or size % min(rows) or any(t.shape[0] not in rows for t in tensors):
         return None
-    return Result(
-        "broken",
+    return broken(
+        "data.batch_size",
+        "collate_fn",
         f"a batch has {min(rows)} sample{'s' * (min(rows) > 1)}, and the loader draws {size} for it: the others are"
         " dropped",
-        "collate_fn",
         f"a batch size of {size}",
-        ("a processor or collate_fn returns the first sample only (lists of images inside of one list)",),
         "Compare len(examples) with the first dimension of what collate_fn returns",
-        rule="data.batch_size",
+        "a processor or collate_fn returns the first sample only (lists of images inside of one list)",
     )
 
 
@@ -75,15 +141,13 @@ def _labels(step: Experiment) -> Iterator[Result]:
         if t.ndim >= 2 and t.dtype == torch.int64 and bool((t == -100).any()):
             empty = (t == -100).flatten(1).all(1)
             if int(empty.sum()) >= max(2, 0.1 * len(t)):
-                yield Result(
-                    "broken",
-                    f"{int(empty.sum())} of {len(t)} samples have no label that counts, only -100",
-                    f"batch.{name}",
-                    "a label for each sample",
-                    ("prompts are cut to the maximum length, and nothing of the answer is left", "masks are inverted"),
-                    "Cut from the left, raise the maximum length, or drop these samples",
-                    rule="data.labels",
+                got = f"{int(empty.sum())} of {len(t)} samples have no label that counts, only -100"
+                do = "Cut from the left, raise the maximum length, or drop these samples"
+                causes = (
+                    "prompts are cut to the maximum length, and nothing of the answer is left",
+                    "masks are inverted",
                 )
+                yield broken("data.labels", f"batch.{name}", got, "a label for each sample", do, *causes)
 
 
 def _ends(step: Experiment) -> Iterator[Result]:
@@ -98,15 +162,14 @@ def _ends(step: Experiment) -> Iterator[Result]:
             ends = labels.gather(1, last[:, None])[:, 0]
             padded = ~mask[:, -1] & counted.any(1)
             if int(padded.sum()) >= 3 and bool((ends[padded] == -100).all()):
-                yield Result(
-                    "broken",
+                yield broken(
+                    "data.ends",
+                    f"batch.{name}",
                     f"the last token of a text has no label, only -100, in each of {int(padded.sum())} samples that"
                     " are filled up: the end of a text is never learned, and generation does not stop",
-                    f"batch.{name}",
                     "a label for the token that ends a text",
-                    ("the padding token is the end token (pad_token = eos_token), and labels are masked by it",),
                     "Mask labels where attention_mask is 0, or use a padding token of its own",
-                    rule="data.ends",
+                    "the padding token is the end token (pad_token = eos_token), and labels are masked by it",
                 )
                 return
 
@@ -124,73 +187,50 @@ def _extras(step: Experiment) -> Iterator[Result]:
                 continue
             equal = (columns.double() == wanted[:, None]).all(0)
             if bool(equal.any()) and len(wanted.unique()) ** n > 1e6 * columns.shape[1]:
-                yield Result(
-                    "broken",
+                got = (
                     f"value {int(equal.to(torch.uint8).argmax())} of batch.{other} is batch.{name} in each of {n}"
-                    " samples, to the last bit",
-                    f"batch.{other}",
-                    "an input without the target",
-                    ("the column of the label is left in the features", "a window that holds what comes next"),
-                    "Take it out of the input",
-                    rule="target.given",
+                    " samples, to the last bit"
                 )
+                do = "Take it out of the input"
+                causes = ("the column of the label is left in the features", "a window that holds what comes next")
+                yield broken("target.given", f"batch.{other}", got, "an input without the target", do, *causes)
                 return
 
 
 class InterpolationWatch(TorchFunctionMode):
-    """While it is entered, `blurred` gets whole numbers that were resized by averaging and became whole again."""
+    """While it is entered, whole numbers that were resized by averaging are noted, by the shape that they got."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.blurred: list[tuple[str, int, int]] = []
-        self._waiting: dict[int, tuple[Tensor, str, int, int]] = {}
+        self.blurred: dict[tuple[int, ...], tuple[str, int, int]] = {}  # mode, values between two classes, all
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        try:
-            self._look(func, args, kwargs or {}, result)
-        except Exception:  # of ocrlab itself: the user's transform goes on
-            self._waiting.clear()
+        if func is functional.interpolate:
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                mode = (kwargs or {}).get("mode", args[3] if len(args) > 3 else "nearest")
+                before, after = (t.detach() for t in (args[0], result))
+                classes = before.unique().numel() if bool((before == before.round()).all()) else 0
+                between = int((after != after.round()).sum())
+                if mode in AVERAGING and 2 < classes <= 64 and between:
+                    self.blurred[tuple(after.shape[-2:])] = mode, between, after.numel()
         return result
 
-    def _look(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
-        name = getattr(func, "__name__", "")
-        with torch._C.DisableTorchFunction(), torch.no_grad():
-            if func is functional.interpolate and args and isinstance(result, Tensor):
-                mode = kwargs.get("mode", args[3] if len(args) > 3 else "nearest")
-                before, after = args[0].detach(), result.detach()
-                distinct = before.unique()
-                whole = bool((before == before.round()).all()) and 2 < distinct.numel() <= 64
-                if mode in ("bilinear", "bicubic", "linear", "area", "trilinear") and whole:
-                    share = int((after != after.round()).sum())
-                    if share:
-                        self._waiting[id(result)] = (result, mode, share, after.numel())
-                return
-            source = args[0] if args and isinstance(args[0], Tensor) else None
-            known = self._waiting.get(id(source)) if source is not None else None
-            if known is None or not isinstance(result, Tensor):
-                return
-            if not result.is_floating_point():
-                self.blurred.append(known[1:])
-                self._waiting.clear()
-            elif name in PASSING:
-                self._waiting[id(result)] = (result, *known[1:])
-
-    def result(self) -> Result | None:
-        """Return that a label map is resized by averaging its classes, else None."""
-        if not self.blurred:
-            return None
-        mode, between, count = self.blurred[0]
-        return Result(
-            "broken",
-            f"a mask of classes is resized with {mode} interpolation and rounded: {between} of {count} pixels lie"
-            " between two classes, so that borders get a label that neither side has",
-            "the transform of the data set",
-            "the labels that were there",
-            (f"one resize for images and masks, with mode={mode!r}",),
-            'Resize masks and other labels with mode="nearest"',
-            rule="data.interpolated",
-        )
+    def result(self, item: Sequence[Tensor]) -> Result | None:
+        """Return that a label map of an item was resized by averaging its classes and rounded, else None."""
+        for t in item:
+            if tuple(t.shape[-2:]) in self.blurred and not t.is_floating_point():
+                mode, between, count = self.blurred[tuple(t.shape[-2:])]
+                return broken(
+                    "data.interpolated",
+                    "the transform of the data set",
+                    f"a mask of classes is resized with {mode} interpolation and rounded: {between} of {count} pixels"
+                    " lie between two classes, so that borders get a label that neither side has",
+                    "the labels that were there",
+                    'Resize masks and other labels with mode="nearest"',
+                    f"one resize for images and masks, with mode={mode!r}",
+                )
+        return None
 
 
 def _items(step: Experiment, loader: Any) -> Iterator[Result]:
@@ -198,10 +238,9 @@ def _items(step: Experiment, loader: Any) -> Iterator[Result]:
     dataset = getattr(loader, "dataset", None)
     if dataset is None or isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         return
-    kept = dict(vars(dataset)) if hasattr(dataset, "__dict__") else {}
-    watch = InterpolationWatch()
-    step.restore()
-    try:
+    watch, first = InterpolationWatch(), list[Tensor]()
+    with _undone(step, dataset) as kept:
+        drawn, states = set[str](), {name: text for name, v in kept.items() if (text := _state_text(v)) != "None"}
         for index in range(min(ITEMS, len(dataset))):
             reads = []
             for _ in range(2):
@@ -213,27 +252,40 @@ def _items(step: Experiment, loader: Any) -> Iterator[Result]:
             changed = len(first) == len(second) and any(
                 a.shape != b.shape or not bool(((a == b) | (a != a)).all()) for a, b in zip(first, second, strict=True)
             )
-            draws = any(isinstance(v, torch.Generator | random.Random | np.random.Generator) for v in kept.values())
-            if changed and not draws:
-                yield Result(
-                    "broken",
-                    f"item {index} is another one when it is read a second time, with the same random numbers",
-                    "the data set",
-                    "the same item each time",
-                    ("__getitem__ writes into the stored sample (x -= mean, x /= 255)", "it counts its calls"),
-                    "Write x = x - mean in place of x -= mean, or clone the sample first",
-                    rule="data.item",
-                )
+            drawn |= {name for name, before in states.items() if _state_text(kept[name]) != before}
+            if changed and not drawn:
+                got = f"item {index} is another one when it is read a second time, with the same random numbers"
+                do = "Write x = x - mean in place of x -= mean, or clone the sample first"
+                causes = ("__getitem__ writes into the stored sample (x -= mean, x /= 255)", "it counts its calls")
+                yield broken("data.item", "the data set", got, "the same item each time", do, *causes)
                 break
+    yield from copied_generator(loader) if drawn else ()
+    blurred = watch.result(first)
+    if blurred:
+        yield blurred
+
+
+def _state_text(generator: Any) -> str:
+    state = generator_state(generator)
+    return str(state.tolist() if isinstance(state, Tensor) else state)
+
+
+@contextlib.contextmanager
+def _undone(step: Experiment, dataset: Any) -> Iterator[dict[str, Any]]:
+    """Put the attributes of a data set and the random states back after the block; what an item raises ends the law."""
+    kept = dict(vars(dataset)) if hasattr(dataset, "__dict__") else {}
+    states = [(value, state) for value in kept.values() if (state := generator_state(value)) is not None]
+    step.restore()
+    try:
+        yield kept
     except Exception as error:
         raise NotTestable(f"an item cannot be read alone ({type(error).__name__})") from error
     finally:
         if kept:
             vars(dataset).update(kept)
+        for generator, state in states:
+            set_generator_state(generator, state)
         step.restore()
-    blurred = watch.result()
-    if blurred:
-        yield blurred
 
 
 def _tensors(item: Any) -> list[Tensor]:
@@ -263,39 +315,157 @@ def content(item: Any) -> bytes | None:
     return digest.digest() if count >= 4 else None
 
 
-def _hashes(dataset: Any, until: float) -> list[bytes]:
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-        return []
-    hashes = []
-    for index in range(min(len(dataset), MOST_ITEMS)):
-        hashes.append(content(dataset[index]))
-        if clock() > until:
-            break
-    return [h for h in hashes if h is not None]
+@dataclass
+class Items:
+    """What both sets are compared by: a hash of each item, its first tensor, and its label where that is one number."""
+
+    hashes: list[bytes] = field(default_factory=list)
+    inputs: list[NDArray[Any]] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, dataset: Any, until: float) -> Items:
+        """Return the items of a data set, as many as can be read in time."""
+        items = cls()
+        readable = not isinstance(dataset, IterableDataset) and hasattr(dataset, "__getitem__")
+        for index in range(min(len(dataset), MOST_ITEMS)) if readable else ():
+            item = dataset[index]
+            if (digest := content(item)) is not None:
+                items.hashes.append(digest)
+            values = list(item.values()) if isinstance(item, dict) else item if isinstance(item, list | tuple) else []
+            numbers = [v for v in values if isinstance(v, int) or (isinstance(v, Tensor) and v.numel() == 1)]
+            arrays = [t.numpy() for t in _tensors(item) if t.numel() >= 4 and t.device.type == "cpu"]
+            if arrays and len(numbers) == 1 and float(numbers[0]) == int(numbers[0]):
+                items.labels.append(int(numbers[0]))
+            items.inputs += arrays[:1]
+            if clock() > until:
+                break
+        return items
 
 
-def _shared(step: Experiment, loader: Any, val_loader: Any) -> Iterator[Result]:
-    """Compare the content of the items of both sets."""
-    sets = []
-    for part in (loader, val_loader):
-        step.state.restore_random()
-        sets.append(_hashes(getattr(part, "dataset", part), clock() + SECONDS))
-    step.restore()
-    text = overlap(sets[0], sets[1])
-    if text:
-        yield Result(
-            "broken",
-            text,
-            "the validation set",
-            "samples that are not in the training set",
-            (
-                "a source is repeated before the split",
-                "the split is drawn anew without a seed",
-                "one file list for both",
-            ),
-            "Split first and repeat or augment after that; compare the ids of both sets",
-            rule="data.leak",
+def _both_sets(step: Experiment, extras: Extras) -> Iterator[Result]:
+    """Compare the items of both sets: their content, parts of their sequences, and what their labels mean."""
+    sets, both = [], [getattr(part, "dataset", part) for part in (extras.loader, extras.val_loader)]
+    for dataset in both:
+        with _undone(step, dataset):
+            sets.append(Items.read(dataset, clock() + SECONDS))
+    text = overlap(sets[0].hashes, sets[1].hashes) or overlapping_windows(sets[0].inputs, sets[1].inputs)
+    known = set(sets[0].hashes)
+    same = not extras.val_given and all(digest in known for digest in sets[1].hashes)  # an evaluation of training data
+    if text and not same:
+        do = "Split first, by time or by source, and cut windows, repeat or augment after that"
+        causes = (
+            "a source is repeated, or cut into overlapping windows, before the split",
+            "the split is drawn anew without a seed",
         )
+        yield broken("data.leak", "the validation set", text, "samples that are not in the training set", do, *causes)
+    meaning = _other_names(*both) or _other_meaning(*sets)
+    if meaning:
+        yield broken(
+            "data.meaning",
+            "the labels of the validation set",
+            meaning,
+            "the same meaning of each label in both sets",
+            "Make one mapping from class to number, and use it for both sets",
+            "each set numbers the classes that it has by itself (sorted(set(labels)), folders)",
+        )
+
+
+def overlapping_windows(train: Sequence[NDArray[Any]], valid: Sequence[NDArray[Any]]) -> str:
+    """Return that many validation sequences (T,) or (T, C) share a quarter with a training sequence; '' if not."""
+    shapes = {a.shape for a in (*train, *valid)}
+    if len(shapes) != 1 or len(valid) < 8 or not 1 <= len(shape := shapes.pop()) <= 2 or shape[0] < 8:
+        return ""
+    run = max(6, shape[0] // 4)
+    most = max(8, MOST_RUNS // (shape[0] - run + 1))
+
+    def runs(window: NDArray[Any], step: int) -> set[int]:
+        rows = np.ascontiguousarray(window).reshape(len(window), -1)
+        parts = (rows[at : at + run] for at in range(0, len(rows) - run + 1, step))
+        return {hash(part.tobytes()) for part in parts if len(set(part[:, 0].tolist())) > run // 2}
+
+    known = set[int]().union(*(runs(window, 1) for window in train[:most]))
+    met = sum(not known.isdisjoint(runs(window, run)) for window in valid[:most])
+    count = len(valid[:most])
+    if met < SHARED * count:
+        return ""
+    return f"{met} of {count} validation windows share {run} steps or more with a training window, to the last bit"
+
+
+def _other_names(train: Any, valid: Any) -> str:
+    """Return a name that both data sets number otherwise (`class_to_idx`, `classes`), '' for none."""
+    for name in (
+        vars(train).keys() & vars(valid).keys() if hasattr(train, "__dict__") and hasattr(valid, "__dict__") else ()
+    ):
+        maps = []
+        for value in (vars(train)[name], vars(valid)[name]):
+            names = list(value)[:MOST_ITEMS] if isinstance(value, dict | list | tuple) else []
+            unique = bool(names) and all(isinstance(n, str) for n in names) and len({*names}) == len(names)
+            maps.append((value if isinstance(value, dict) else {n: i for i, n in enumerate(names)}) if unique else {})
+        for key in maps[0].keys() & maps[1].keys():
+            if isinstance(maps[0][key], int) and isinstance(maps[1][key], int) and maps[0][key] != maps[1][key]:
+                return f"`{name}` says {maps[0][key]} for {key!r} in the training set and {maps[1][key]} in the other"
+    return ""
+
+
+def _other_meaning(train: Items, valid: Items) -> str:
+    """Return that a linear reading of the training set finds classes of the other set under other numbers."""
+    shapes = {a.shape for a in (*train.inputs, *valid.inputs)}
+    classes = len({*train.labels})
+    whole = all(len(part.labels) == len(part.inputs) for part in (train, valid))
+    if len(shapes) != 1 or not whole or not 2 <= classes <= 64 or min(len(train.labels), len(valid.labels)) < 24:
+        return ""
+    x, y, z, w = _features(train), torch.tensor(train.labels), _features(valid), torch.tensor(valid.labels)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:MOST_ROWS]
+    x, y = x[order], y[order]
+    half, highest = len(x) // 2, int(max(y.max(), w.max())) + 1
+    mean, spread = x[:half].mean(0), x[:half].std(0) + 1e-6
+    x, z = ((t - mean) / spread for t in (x, z))
+    if int(min(y.min(), w.min())) < 0 or highest > 1000:
+        return ""
+    hot = functional.one_hot(y[:half], highest).float()
+    ridge = x[:half].T @ x[:half] + 0.1 * half * torch.eye(x.shape[1])
+    read = torch.linalg.solve(ridge, x[:half].T @ (hot - hot.mean(0)))
+    inside, answers = (x[half:] @ read + hot.mean(0)).argmax(1), (z @ read + hot.mean(0)).argmax(1)
+    moved: dict[int, tuple[int, float]] = {}
+    for label in w.unique().tolist():
+        own = answers[w == label]
+        other = int(own.mode().values)
+        same = inside[y[half:] == label]
+        certain = len(own) >= 5 and len(same) >= 3 and float((same == label).float().mean()) > 0.6
+        if certain and float((own == other).float().mean()) > 0.6 and float((own == label).float().mean()) < 0.1:
+            moved[label] = other, float((own == other).float().mean())
+    others, there = {other for other, _ in moved.values()}, set(w.tolist())
+    if not moved or len(others) < len(moved) or any(o in there and o not in moved for o in others):
+        return ""  # it does not tell all classes apart there
+    texts = [f"label {n} is what the training set calls {o} in {share:.0%}" for n, (o, share) in moved.items()]
+    return f"as a linear classifier of the inputs reads them: {'; '.join(texts[:4])}"
+
+
+def _features(items: Items) -> Tensor:
+    """Return numbers (N, F) of the inputs: token counts, or at most 512 mixed values."""
+    rows = torch.from_numpy(np.stack(items.inputs[:MOST_ROWS]))
+    flat = rows.reshape(len(rows), -1)
+    if not flat.is_floating_point() and rows.ndim == 2:
+        return functional.one_hot(flat.long() % 512, 512).sum(1).float()
+    flat = flat.float()
+    if flat.shape[1] > 512:
+        generator = torch.Generator().manual_seed(1)
+        flat = flat @ torch.randn(flat.shape[1], 512, generator=generator) / flat.shape[1] ** 0.5
+    return flat
+
+
+def copied_generator(loader: Any) -> Iterator[Result]:
+    """Yield that a data set brings a random generator of its own to its workers, each of which gets the same."""
+    if not getattr(loader, "num_workers", 0) or loader.worker_init_fn is not None:
+        return
+    kinds = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+    name = next((n for n, v in getattr(loader.dataset, "__dict__", {}).items() if isinstance(v, kinds)), "")
+    if name:
+        got = f"it has a generator of its own ({name}), and every worker begins with the same copy of it: they draw the"
+        got += " same augmentation"
+        do = "Seed it in worker_init_fn, or use the global generators of torch and NumPy"
+        yield broken("data.workers", "the data set", got, "other random numbers in each worker", do)
 
 
 def overlap(train: Iterable[Hashable], valid: Iterable[Hashable]) -> str:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ocrlab.debug.instruments.step_check.checker import eager
-from ocrlab.debug.instruments.step_check.findings import is_readable
-from ocrlab.debug.instruments.step_check.state_guard import StepState, loss_value
 from ocrlab.debug.instruments.tensor_tree import DEEPEST, SIMPLE, dotted_tensors
+from ocrlab.debug.laws.observation import eager
+from ocrlab.debug.laws.state_guard import StepState, loss_value
+from ocrlab.debug.laws.tensor_checks import is_readable
 
 MARGIN = 30  # times the response to one rounding of every weight: summing in another order does less than this
 Change = Callable[[str, Tensor], Tensor]
@@ -49,7 +49,7 @@ class Experiment:
         self.rows = sample_count(batch)
         self.named = dict(model.named_parameters())
         self.trainable = {name: p for name, p in self.named.items() if p.requires_grad}
-        self.generators = [(g, _state(g)) for g in own_generators(model)]
+        self.generators = [(g, generator_state(g)) for g in own_generators(model)]
         self.dead = False  # a CUDA error has ended every call on the device
         self.seconds = 0.0  # of one step, forward and backward
         self._measured: dict[str, float] = {}
@@ -59,7 +59,7 @@ class Experiment:
         self.state.restore()
         self.state.restore_cuda_random()
         for generator, state in self.generators if own_generators else ():
-            _set_state(generator, state)
+            set_generator_state(generator, state)
 
     def close(self) -> list[str]:
         """Put everything back; return what differs all the same. After a CUDA error no tensor is touched."""
@@ -95,7 +95,7 @@ class Experiment:
             net.train(training)
         if model is not None:
             for own, (_, state) in zip(own_generators(model), self.generators, strict=False):
-                _set_state(own, state)
+                set_generator_state(own, state)
         data = self.batch if batch is None else rebuilt(batch, lambda _, t: t.detach().clone())
         result, kept = Run(0.0), list[Tensor]()
 
@@ -207,22 +207,28 @@ def _same(first: Tensor, second: Tensor) -> bool:
 
 def own_generators(model: nn.Module) -> list[Any]:
     """Return the random generators that are attributes of a model's parts."""
-    return [g for m in model.modules() for g in vars(m).values() if _state(g) is not None]
+    return [g for m in model.modules() for g in vars(m).values() if generator_state(g) is not None]
 
 
-def _state(generator: Any) -> Any:
+def generator_state(generator: Any) -> Any:
+    """Return the state of a random generator, None for anything else."""
     if isinstance(generator, torch.Generator):
         return generator.get_state()
     if isinstance(generator, random.Random):
         return generator.getstate()
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state()
     return copy.deepcopy(generator.bit_generator.state) if isinstance(generator, np.random.Generator) else None
 
 
-def _set_state(generator: Any, state: Any) -> None:
+def set_generator_state(generator: Any, state: Any) -> None:
+    """Put the state of a random generator back."""
     if isinstance(generator, torch.Generator):
         generator.set_state(state)
     elif isinstance(generator, random.Random):
         generator.setstate(state)
+    elif isinstance(generator, np.random.RandomState):
+        generator.set_state(state)
     else:
         generator.bit_generator.state = state
 

@@ -10,7 +10,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, distance, rebuilt, selected
-from ocrlab.debug.laws.law import Extras, Result, holds
+from ocrlab.debug.laws.law import Extras
+from ocrlab.debug.laws.result import Result, broken, holds
 
 
 def test(step: Experiment, extras: Extras) -> Iterator[Result]:
@@ -66,14 +67,13 @@ def _mixed(step: Experiment, before: Tensor, after: Tensor, apart: float) -> Res
     )
     if layers:
         causes = (f"{layers[0]} takes its first dimension for time: batch_first is False", *causes)
-    return Result(
-        "broken",
-        f"another sample 0 changes the output of sample {row} in eval mode, by {apart:.2g} of its size",
+    return broken(
+        "independence.mixed",
         layers[0] if layers else "the model",
+        f"another sample 0 changes the output of sample {row} in eval mode, by {apart:.2g} of its size",
         "outputs that are each sample's own",
-        causes,
         "Set batch_first=True" if layers else "Look at operations over dimension 0 in forward",
-        rule="independence.mixed",
+        *causes,
     )
 
 
@@ -90,15 +90,13 @@ def _order(step: Experiment, loss: float, n: int) -> Result | None:
     limit = step.rounding("loss")
     if all(distance(loss, value) > limit and value == value for value in values.values()) and n > 2:
         worst = max(values.values(), key=lambda value: abs(value - loss))
-        return Result(
-            "broken",
-            f"the same {n} samples in another order give the loss {worst:.6g} in place of {loss:.6g}",
-            "the loss",
-            "a loss that does not depend on the order",
-            ("inputs or targets are reordered without each other", "view() or reshape() where transpose() is meant"),
-            "Look at every view, reshape and index between the batch and the loss",
-            rule="independence.order",
+        got = f"the same {n} samples in another order give the loss {worst:.6g} in place of {loss:.6g}"
+        do = "Look at every view, reshape and index between the batch and the loss"
+        causes = (
+            "inputs or targets are reordered without each other",
+            "view() or reshape() where transpose() is meant",
         )
+        return broken("independence.order", "the loss", got, "a loss that does not depend on the order", do, *causes)
     return None
 
 
@@ -136,12 +134,12 @@ def _paired(step: Experiment, n: int) -> Result | None:
     if len(strays) < 2:
         return None
     sample, row, other_row = strays[0]
-    return Result(
-        "broken",
-        f"sample {sample} is answered in row {row} of the output, and its target acts on row {other_row}",
+    return broken(
+        "targets.order",
         ", ".join(f"batch.{name}" for name in names),
+        f"sample {sample} is answered in row {row} of the output, and its target acts on row {other_row}",
         "targets beside their samples",
-        ("inputs are shuffled or mixed without their targets, or the reverse", "the targets are sorted or filtered"),
         "Draw the order once and take both by it: x[order], y[order]",
-        rule="targets.order",
+        "inputs are shuffled or mixed without their targets, or the reverse",
+        "the targets are sorted or filtered",
     )

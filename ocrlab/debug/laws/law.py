@@ -4,34 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from ocrlab.debug.instruments.step_check.findings import Finding
 from ocrlab.debug.laws.experiment import Experiment
-
-State = Literal["broken", "hint", "held", "untested"]
-MARKS: dict[State, str] = {"broken": "[fail]", "hint": "[warn]", "held": "[ok]", "untested": "[skip]"}
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a law answers: its state, what was measured and where, what should agree, the causes in order, the fix."""
-
-    state: State
-    text: str
-    where: str = ""
-    need: str = ""
-    causes: tuple[str, ...] = ()
-    fix: str = ""
-    rule: str = ""
-    law: str = ""
-
-    def __str__(self) -> str:
-        parts = [f"{self.where}: {self.text}" if self.where else self.text]
-        parts += [f"Needed: {self.need}"] if self.need else []
-        parts += [f"Usual causes: {'; '.join(self.causes)}"] if self.causes else []
-        parts += [f"Fix: {self.fix}"] if self.fix else []
-        return f"{MARKS[self.state]} {self.law}: {'. '.join(part.rstrip('.') for part in parts)}"
+from ocrlab.debug.laws.observation import Observation, Stage
+from ocrlab.debug.laws.result import MARKS, Result
 
 
 @dataclass(frozen=True)
@@ -43,20 +20,18 @@ class Extras:
     factory: Callable[[], Any] | None = None
     scheduler: Any = None
     batch_size: int | None = None
+    val_given: bool = True  # else it was looked up
 
 
 @dataclass(frozen=True)
 class Law:
-    """A law: its name, the function that tests it, and how many runs of the step that takes at most."""
+    """A law: its name, the function that tests it, how many runs of the step that takes at most, and what the observed
+    step says about it."""
 
     name: str
     test: Callable[[Experiment, Extras], Iterator[Result]]
     runs: int
-
-
-def holds(text: str) -> Result:
-    """Return that a law holds, and what was measured."""
-    return Result("held", text)
+    observe: Callable[[Observation], Iterator[Result]] = lambda _: iter(())
 
 
 @dataclass
@@ -64,28 +39,24 @@ class Report:
     """The answers of all laws; it prints one line for each, broken ones first.
 
     `findings` are the broken laws and hints (rule, where, got, need, do; judgement "fail" or "warn"), `unchecked` what
-    was not tested and why, `loss` the loss of the step, `norms` the L2 norm of each parameter's gradient by name.
+    was not tested and why, `stages` the modules in the order of the forward pass with the shapes of their outputs,
+    `loss` the loss of the step, `norms` the L2 norm of each parameter's gradient by name.
     """
 
     results: list[Result] = field(default_factory=list)
     loss: float | None = None
     norms: dict[str, float] = field(default_factory=dict)
-    stages: list[Any] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Result]:
         """The broken laws and the hints."""
-        kinds: dict[State, Literal["fail", "warn"]] = {"broken": "fail", "hint": "warn"}
-        return [
-            Finding(r.rule or r.law, r.where, r.text, r.need, r.fix, kinds[r.state])
-            for r in self.sorted()
-            if r.state in kinds
-        ]
+        return [result for result in self.sorted() if result.state in ("broken", "hint")]
 
     @property
     def unchecked(self) -> list[str]:
         """What was not tested, and why."""
-        return [f"{r.law}: {r.text}" for r in self.results if r.state == "untested"]
+        return [f"{r.law}: {r.got}" for r in self.results if r.state == "untested"]
 
     @property
     def ok(self) -> bool:

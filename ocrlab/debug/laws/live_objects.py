@@ -30,3 +30,10 @@ def loader_of(rows: int) -> Any:
     exact = [loader for loader in loaders if loader.batch_size == rows]
     chosen = exact or loaders
     return chosen[0] if len(chosen) == 1 else None
+
+
+def other_loader(loader: Any) -> Any:
+    """Return the one other DataLoader of this process, with a data set of its own, that keeps its order; or None."""
+    loaders = [o for o in gc.get_objects() if type(o) is DataLoader and o is not loader]
+    others = [o for o in loaders if o.dataset is not getattr(loader, "dataset", None)]
+    return others[0] if loader is not None and len(others) == 1 else None

@@ -1,4 +1,4 @@
-"""Law 6: eval mode repeats itself to the last bit, and an evaluation before any training step means something."""
+"""Law 6: modules are in the mode of the step, and eval mode repeats itself to the last bit."""
 
 from __future__ import annotations
 
@@ -7,28 +7,44 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 
-from ocrlab.debug.instruments.step_check.findings import is_readable
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.laws.experiment import Experiment, distance
-from ocrlab.debug.laws.law import Extras, Result, holds
+from ocrlab.debug.laws.law import Extras
+from ocrlab.debug.laws.observation import Observation
+from ocrlab.debug.laws.result import Result, broken, hint, holds
+from ocrlab.debug.laws.tensor_checks import is_readable
 
 DROPOUTS = frozenset(f for name, f in vars(functional).items() if name.endswith(("dropout", "dropout1d", "dropout2d")))
 
-FORWARDS = 4  # passes in train mode, after which the evaluation should be what it was
-APART = 0.5  # largest relative difference
+DROPPED = 0.9  # dropout from here on leaves less than a tenth
+
+
+def observe(step: Observation) -> Iterator[Result]:
+    """Yield modules that are in the wrong mode for a step."""
+    yield from wrong_modes(step.model)
+
+
+def wrong_modes(model: nn.Module) -> Iterator[Result]:
+    """Yield that a model is in eval mode in a training step, or drops nearly everything."""
+    own = [module for module in model.modules() if any(p.requires_grad for p in module.parameters(recurse=False))]
+    if not model.training and not (own and all(module.training for module in own)):  # a head on a frozen trunk
+        yield broken("mode.eval", "the model", "eval mode", "train mode", "Call model.train() before the step")
+        return
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p >= DROPPED:
+            do = "It is the share that is dropped, not the share that is kept"
+            yield hint("mode.dropout", name, f"drops {module.p:.0%}", f"less than {DROPPED:.0%}", do)
 
 
 def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
-    """Compare two passes in eval mode, then an evaluation before and after some passes in train mode."""
+    """Compare two passes in eval mode."""
     calls, again = (_calls(step, restore=restore) for restore in (True, False))
-    broken = [*_dropped(step), *_lost(calls, again)]
-    broken += list(_before_training(step))
-    yield from broken
-    if not broken:
-        yield holds("eval mode gives the same twice, and does not wait for a pass in train mode")
+    results = [*_dropped(step), *_lost(calls, again)]
+    yield from results
+    if not results:
+        yield holds("eval mode gives the same twice")
 
 
 Call = tuple[str, nn.Module, list[Tensor], list[Tensor]]
@@ -69,31 +85,28 @@ def _lost(first: list[Call], second: list[Call]) -> Iterator[Result]:
             return
         size = sum(t.numel() for t in before)
         where = f"{name or 'the model'} ({type(module).__name__})"
-        yield Result(
-            "broken",
+        yield broken(
+            "mode.lost",
+            where if before is gave else f"the input of {where}",
             f"two passes of the same batch in eval mode differ: {zeros} of {size} activations are 0 in one and not in"
             f" the other{', where what comes in is the same' if before is gave else ''}",
-            where if before is gave else f"the input of {where}",
             "the same activations twice",
-            (
-                "values are lost on the way between two devices (peer-to-peer copies; zeros arrive in their place)",
-                "a mask that is drawn in eval mode too",
-                "a kernel that reads memory before it was written",
-            ),
             "Compare the tensor before and after it; copy through the CPU, x.cpu().to(device), or try"
             " NCCL_P2P_DISABLE=1",
-            rule="mode.lost",
+            "values are lost on the way between two devices (peer-to-peer copies; zeros arrive in their place)",
+            "a mask that is drawn in eval mode too",
+            "a kernel that reads memory before it was written",
         )
         return
 
 
 class _Drops(TorchFunctionMode):
-    """While it is entered, the dropouts that drop inside of a model are counted."""
+    """While it is entered, the dropouts that drop are noted by their name."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
-        self.inside = 0
+        self.inside = False  # of the model: a loss may drop on purpose
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -102,8 +115,7 @@ class _Drops(TorchFunctionMode):
             share = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
         elif func is functional.scaled_dot_product_attention:
             share = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
-        if share and self.inside:
-            self.names.append(func.__name__)
+        self.names += [func.__name__] if share and self.inside else []
         return func(*args, **kwargs)
 
 
@@ -111,13 +123,9 @@ def _dropped(step: Experiment) -> Iterator[Result]:
     """Report a dropout that drops in eval mode."""
     drops = _Drops()
     step.restore()
-
-    def count(change: int) -> None:
-        drops.inside += change
-
     handles = [
-        step.model.register_forward_pre_hook(lambda *_: count(1)),
-        step.model.register_forward_hook(lambda *_: count(-1)),
+        step.model.register_forward_pre_hook(lambda *_: setattr(drops, "inside", True)),
+        step.model.register_forward_hook(lambda *_: setattr(drops, "inside", False)),
     ]
     try:
         with drops:
@@ -126,55 +134,7 @@ def _dropped(step: Experiment) -> Iterator[Result]:
         for handle in handles:
             handle.remove()
     if drops.names:
-        yield Result(
-            "broken",
-            f"{drops.names[0]} drops values in eval mode, {len(drops.names)} times in one pass",
-            "the forward pass",
-            "the same outputs twice",
-            ("functional.dropout without training=self.training", "a dropout_p of attention that is always on"),
-            "Pass training=self.training (dropout_p=p if self.training else 0.0), or use an nn.Dropout of the model",
-            rule="eval.repeats",
-        )
-
-
-def _before_training(step: Experiment) -> Iterator[Result]:
-    """Report an evaluation that some passes in train mode make another one, without a step; not of BatchNorm."""
-    own = {id(b) for m in step.model.modules() if isinstance(m, _NormBase) for b in m.buffers(recurse=False)}
-    before = step.run(training=False)
-    step.restore()
-    for _ in range(FORWARDS):
-        step.run(training=True, restore=False)
-    moved = [
-        name
-        for name, b in step.model.named_buffers()
-        if is_readable(b) and id(b) not in own and distance([b], [step.state.before(name)]) > 1e-3
-    ]
-    for name, b in step.model.named_buffers():
-        if id(b) in own:
-            b.copy_(step.state.before(name))
-    step.state.restore_random()
-    after = step.run(training=False, restore=False)
-    step.restore()
-    apart = distance(before.loss, after.loss)
-    if not moved or apart < APART:
-        return
-    spectral = any(name.endswith(("weight_u", "weight_v", "_u", "_v")) for name in moved)
-    untrained = not step.model.training
-    yield Result(
-        "broken" if untrained else "held",
-        f"the loss in eval mode is {before.loss:.4g}, and {after.loss:.4g} after {FORWARDS} forward passes in train"
-        " mode without any step"
-        + (": the power iteration of spectral_norm has not run before training, so sigma is random" * spectral),
-        ", ".join(moved[:4]),
-        "an evaluation that means the same before the first pass in train mode",
-        (
-            "spectral_norm estimates sigma only in train mode, and the model is evaluated before training"
-            if spectral
-            else "buffers that only train mode fills are read in eval mode before that",
-        ),
-        "Run some forward passes in train mode before the first evaluation, or use"
-        " torch.nn.utils.parametrizations.spectral_norm, which iterates when it is made"
-        if spectral
-        else "Fill these buffers before the first evaluation",
-        rule="mode.unready",
-    )
+        got = f"{drops.names[0]} drops values in eval mode, {len(drops.names)} times in one pass"
+        do = "Pass training=self.training (dropout_p=p if self.training else 0.0), or use an nn.Dropout of the model"
+        causes = ("functional.dropout without training=self.training", "a dropout_p of attention that is always on")
+        yield broken("eval.repeats", "the forward pass", got, "the same outputs twice", do, *causes)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, rebuilt
-from ocrlab.debug.laws.law import Extras, Result, holds
+from ocrlab.debug.laws.law import Extras
+from ocrlab.debug.laws.result import Result, broken, holds
 
 ALONG = 0.7  # cosine between the gradients of two types: below it the step goes elsewhere
 LARGE = 50_000_000  # parameters, from which on no copy is made
@@ -30,15 +31,10 @@ def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
     first = step.run(training=False, gradients=True, watch=dict.fromkeys(layers, note))
     cast = [(name, dtype) for on, name, dtype in kinds if on]
     if cast and all(dtype == torch.float32 for _, dtype in cast):
-        yield Result(
-            "broken",
-            f"autocast is on and all {len(cast)} matrix products return float32",
-            cast[0][0],
-            "products in bfloat16 or float16",
-            ("autocast is for another device than the tensors", "a custom forward turns it off"),
-            "Pass the device of the model, torch.autocast(device_type=...)",
-            rule="precision.autocast",
-        )
+        got = f"autocast is on and all {len(cast)} matrix products return float32"
+        do = "Pass the device of the model, torch.autocast(device_type=...)"
+        causes = ("autocast is for another device than the tensors", "a custom forward turns it off")
+        yield broken("precision.autocast", cast[0][0], got, "products in bfloat16 or float16", do, *causes)
         return
     if sum(p.numel() for p in step.named.values()) > LARGE or not first.gradients:
         raise NotTestable("the model is too large for a float64 copy")
@@ -58,15 +54,15 @@ def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
     a, b = (torch.cat([g[n].double().flatten() for n in names]) for g in (first.gradients, exact))
     along = float(a @ b / (a.norm() * b.norm()).clamp(min=1e-300))
     if along < ALONG and bool(a.any()):
-        yield Result(
-            "broken",
+        yield broken(
+            "precision.direction",
+            "the gradient",
             f"the gradient and that of a float64 copy have the cosine {along:.2f}, lengths {float(a.norm()):.3g} and"
             f" {float(b.norm()):.3g}",
-            "the gradient",
             "the same direction",
-            ("sums or differences that a low precision rounds away", "an overflow or underflow that is clipped"),
             "Compute the loss and reductions in float32",
-            rule="precision.direction",
+            "sums or differences that a low precision rounds away",
+            "an overflow or underflow that is clipped",
         )
         return
     yield holds(f"the gradient and that of a float64 copy have the cosine {along:.4f}")

@@ -6,14 +6,29 @@ from collections.abc import Iterator
 
 import torch
 
-from ocrlab.debug.instruments.step_check.findings import all_rows_equal
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
-from ocrlab.debug.laws.experiment import Experiment, NotTestable, distance
-from ocrlab.debug.laws.law import Extras, Result, holds
+from ocrlab.debug.laws.experiment import Experiment, NotTestable, distance, rebuilt
+from ocrlab.debug.laws.law import Extras
+from ocrlab.debug.laws.observation import Observation
+from ocrlab.debug.laws.result import Result, broken, hint, holds
+from ocrlab.debug.laws.tensor_checks import rows_equal
 
 SHARES = (3e-2, 1e-3, 1e-4)  # of the weights' size: the steps that are tried; a rounded forward pass needs a large one
 NOTHING = 0.01  # of the predicted fall: less is none
 SAMPLES, STEPS = 4, 10
+REWARDS = ("reward", "return", "advantage", "adv")
+WORSE = (3.0, 1.0)  # times, and by how much, a loss may grow by its own step
+
+
+def observe(step: Observation) -> Iterator[Result]:
+    """Yield that the loss of the very batch of a step is much larger after it, or no number."""
+    before, after, (times, more) = step.loss, step.after, WORSE
+    if before is None or after is None or before != before:
+        return
+    if after != after or (after > before + more and after > times * abs(before)):
+        do = "Take a smaller learning rate, a tenth at first"
+        got = f"the step made the loss of its own batch larger: {before:.4g}, then {after:.4g}"
+        yield hint("step.worse", "the optimizer's step", got, "a smaller loss", do)
 
 
 def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
@@ -48,32 +63,81 @@ def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
                 " separate reference model, the policy itself is its own reference)",
                 "a term cancels the prediction (x - x.detach())",
             )
-        yield Result(
-            "broken",
+        yield broken(
+            "progress.constant",
+            "the loss",
             f"the gradient of the loss says that a small step lowers it by {predicted:.3g}, and the loss stays constant"
             f" at {first.loss:.6g} (change {best * predicted:.1g}): it does not fall whatever is learned",
-            "the loss",
             "a loss that falls as its gradient says",
-            causes,
             "Compute the reference with a frozen copy of the model made before the training, copy.deepcopy(model)"
             if not stale
             else "Use the parameters themselves in the forward pass",
-            rule="progress.constant",
+            *causes,
         )
         return
     if seen and all(-1.1 < ratio < -0.9 for ratio in ratios[1:]):
-        yield Result(
-            "broken",
+        yield broken(
+            "progress.sign",
+            "the gradient",
             f"a small step against the gradient raises the loss by {-small * predicted:.3g}, where it should fall by as"
             " much",
-            "the gradient",
             "a fall",
-            ("a sign is wrong in a custom backward", "a gradient reversal layer over the whole loss"),
             "Compare the custom backward with torch.autograd.gradcheck",
-            rule="progress.sign",
+            "a sign is wrong in a custom backward",
+            "a gradient reversal layer over the whole loss",
         )
         return
-    yield _blind(step) or holds(f"a small step lowers the loss by {small:.2f} of what its gradient predicts")
+    yield (
+        _rewarded(step)
+        or _blind(step)
+        or holds(f"a small step lowers the loss by {small:.2f} of what its gradient predicts")
+    )
+
+
+def _rewarded(step: Experiment) -> Result | None:
+    """Raise the reward of a sample, and look whether a step then moves its output more towards the action taken."""
+    first = step.run(gradients=True, training=False)
+    read = [t for call in first.inputs for t in call]
+    others = {
+        key: t
+        for key, t in dotted_tensors(step.batch)
+        if not any(t.dtype == r.dtype and torch.equal(t, r) for r in read)
+    }
+    weights = [key for key, t in others.items() if t.shape == (step.rows,) and t.is_floating_point()]
+    named = [key for key in weights if any(word in key.lower() for word in REWARDS)]
+    weights = named or [key for key in weights if key.isdigit()]  # of a tuple, which has no names
+    wide = [i for i, push in enumerate(first.pushes) if push is not None and push.ndim == 2 and len(push) == step.rows]
+    if len(weights) != 1 or step.rows < SAMPLES or len(first.pushes) != len(first.outputs) or not wide:
+        return None
+    name, which = weights[0], max(wide, key=lambda i: first.outputs[i].shape[1])
+    out, push, towards = first.outputs[which], first.pushes[which], None
+    for t in others.values():
+        if t.shape == (step.rows,) and t.dtype == torch.int64 and int(t.min()) >= 0 and int(t.max()) < out.shape[1]:
+            towards = torch.zeros_like(out).scatter_(1, t[:, None], 1.0)
+        elif t.shape == out.shape and t.is_floating_point():
+            towards = t - out
+    if towards is None or push is None:
+        return None
+    more, signs = others[name].std().clamp(min=1e-3), []
+    for sample, times in ((0, 1), (step.rows // 2, 1), (step.rows - 1, 1), (0, 2)):
+        one = torch.arange(step.rows, device=more.device) == sample
+        batch = rebuilt(step.batch, lambda key, t, one=one, times=times: t + times * more * one if key == name else t)  # type: ignore[misc]
+        other = step.run(batch, gradients=True, training=False).pushes[which]
+        change = float(((other - push)[sample] * towards[sample]).sum()) if other is not None else 0.0
+        signs.append(change if abs(change) > step.rounding("gradients") * float(push.norm()) else 0.0)
+    linear = abs(signs[3] - 2 * signs[0]) < 0.05 * abs(signs[0])
+    if min(signs) <= 0 or not (named or linear):
+        return None
+    return broken(
+        "progress.reward",
+        f"batch.{name}",
+        f"the more `{name}` a sample has, the less a step moves the output towards what was done in it (in"
+        f" {len(signs)} of {len(signs)} changes): what was rewarded becomes less likely",
+        "a step towards what was rewarded",
+        "Minimise -(log_prob * advantage).mean()",
+        "the minus sign of the policy gradient is missing: log_prob * reward is minimised",
+        "the difference of the advantage is the wrong way round (value - reward)",
+    )
 
 
 def _blind(step: Experiment) -> Result | None:
@@ -91,18 +155,15 @@ def _blind(step: Experiment) -> Result | None:
     run = runs[-1]
     outputs = [t for each in runs for t in each.outputs if t.ndim and len(t) == step.rows]
     inputs = [t for t in run.inputs[0] if t.ndim and len(t) == step.rows] if run.inputs else []
-    if not outputs or not inputs or not all_rows_equal(outputs) or all_rows_equal([t.float() for t in inputs]):
+    if not outputs or not inputs or not all(map(rows_equal, outputs)) or all(map(rows_equal, inputs)):
         return None
-    return Result(
-        "broken",
-        f"the {step.rows} samples differ and all outputs are the same after {STEPS} steps on them",
+    return broken(
+        "answers.equal",
         "the model's output",
+        f"the {step.rows} samples differ and all outputs are the same after {STEPS} steps on them",
         "outputs that depend on the samples",
-        (
-            "a softmax or norm over a dimension of size 1",
-            "units are dead or saturated",
-            "a mask of attention the wrong way round, or a place that is padding is read",
-        ),
         "Look for the first layer whose output is the same for all samples",
-        rule="answers.equal",
+        "a softmax or norm over a dimension of size 1",
+        "units are dead or saturated",
+        "a mask of attention the wrong way round, or a place that is padding is read",
     )

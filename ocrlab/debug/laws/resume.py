@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,26 +12,46 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, distance
-from ocrlab.debug.laws.law import Extras, Result, holds
+from ocrlab.debug.laws.law import Extras
 from ocrlab.debug.laws.live_objects import schedulers_of
+from ocrlab.debug.laws.result import Result, broken, holds
 
 LARGE = 50_000_000  # parameters, from which on no copy is made
 
 
-def lost_state(optimizer: Optimizer, schedulers: list[Any]) -> Result | None:
-    """Return that an optimizer has no state in the middle of a schedule that has counted updates, else None."""
+def lost_state(optimizer: Optimizer, schedulers: list[Any], *, beginning: bool = False) -> Result | None:
+    """Return that an optimizer has no state in the middle of a schedule, or its scheduler no count, else None.
+
+    At the `beginning` of a training an optimizer that has counted updates was restored, and so should be its scheduler;
+    later its scheduler may count epochs, and another rate than it has set tells.
+    """
     counted = max((int(getattr(s, "last_epoch", 0) or 0) for s in schedulers), default=0)
+    counts = [int(state["step"]) for state in optimizer.state.values() if "step" in state]
+    pairs = [(s.get_last_lr()[0], float(optimizer.param_groups[0]["lr"])) for s in schedulers]
+    other = next((pair for pair in pairs if not math.isclose(*pair, rel_tol=1e-6)), None)
+    if schedulers and not counted and max(counts, default=0) >= 2 and (beginning or other):
+        got = f"the optimizer has made {max(counts)} updates, and the scheduler none: the schedule begins again"
+        got += f" (its rate is {other[0]:.3g}, and that of the optimizer {other[1]:.3g})" if other else ""
+        return broken(
+            "resume.scheduler",
+            type(schedulers[0]).__name__,
+            got,
+            "a scheduler that was restored with the optimizer",
+            "Save and load scheduler.state_dict() beside the model and the optimizer",
+            "the checkpoint holds no scheduler.state_dict()",
+            "the scheduler is made after the checkpoint was loaded, and never loaded itself",
+        )
     if counted < 2 or optimizer.state or not _keeps_state(optimizer):
         return None
-    return Result(
-        "broken",
+    return broken(
+        "resume.optimizer",
+        "the optimizer",
         f"the scheduler has counted {counted} updates, and {type(optimizer).__name__} has no state at all (no moments,"
         " step 0): it starts afresh in the middle of the schedule",
-        "the optimizer",
         "an optimizer state that was restored with the model and the scheduler",
-        ("the checkpoint holds no optimizer.state_dict()", "load_state_dict of the optimizer is not called at resume"),
         "Save and load optimizer.state_dict() beside the model and the scheduler",
-        rule="resume.optimizer",
+        "the checkpoint holds no optimizer.state_dict()",
+        "load_state_dict of the optimizer is not called at resume",
     )
 
 
@@ -71,29 +92,24 @@ def test(step: Experiment, extras: Extras) -> Iterator[Result]:
     if reached or not before.outputs:
         raise NotTestable("the loss calls another model than the one that it gets")
     if apart > step.rounding():
-        yield Result(
-            "broken",
+        yield broken(
+            "resume.model",
+            "the model",
             f"saved, and loaded into a {'new' if extras.factory else 'randomised'} model, the same batch gives outputs"
             f" that differ by {apart:.2g} of their size",
-            "the model",
             "the same outputs",
-            ("state_dict() lacks a tensor that forward reads (a plain attribute, a closure)", "weights that were tied"),
             "Register it with register_buffer or nn.Parameter",
-            rule="resume.model",
+            "state_dict() lacks a tensor that forward reads (a plain attribute, a closure)",
+            "weights that were tied",
         )
         return
     if optimizers:
         moved = _moved(step, model, optimizers)
         if moved > step.rounding("gradients"):
-            yield Result(
-                "broken",
-                f"the step after loading differs from the one without by {moved:.2g} of its size",
-                "the optimizer",
-                "the same step",
-                ("optimizer.state_dict() lacks a part of its state", "the order of the parameters changed"),
-                "Store what the optimizer reads in its state or in param_groups",
-                rule="resume.optimizer",
-            )
+            got = f"the step after loading differs from the one without by {moved:.2g} of its size"
+            do = "Store what the optimizer reads in its state or in param_groups"
+            causes = ("optimizer.state_dict() lacks a part of its state", "the order of the parameters changed")
+            yield broken("resume.optimizer", "the optimizer", got, "the same step", do, *causes)
             return
     yield holds(
         "saved and loaded into " + ("a new model" if extras.factory else "a randomised copy") + ", the step is the same"

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ocrlab.debug.laws.experiment import Experiment, NotTestable
-from ocrlab.debug.laws.law import Extras, Result, holds
+from ocrlab.debug.laws.law import Extras
 from ocrlab.debug.laws.live_objects import schedulers_of
+from ocrlab.debug.laws.result import Result, broken, holds
 
 MOST = 2000  # updates that are simulated
 
@@ -23,29 +24,24 @@ def test(step: Experiment, extras: Extras) -> Iterator[Result]:
     rates = [group.get("lr", 1.0) for o in step.optimizers for group in o.param_groups]
     if not schedulers:
         if not any(rates):
-            yield Result(
-                "broken",
-                f"the learning rate is 0 in all {len(rates)} groups, and no scheduler raises it",
+            yield broken(
+                "schedule.zero",
                 "the optimizer",
+                f"the learning rate is 0 in all {len(rates)} groups, and no scheduler raises it",
                 "a rate above 0",
-                ("a rate that was read as a whole number", "a schedule that has ended"),
                 "Set a rate",
-                rule="schedule.zero",
+                "a rate that was read as a whole number",
+                "a schedule that has ended",
             )
             return
         raise NotTestable("no scheduler was given")
     size = _length(extras.loader)
     curve = _curve(step, schedulers[0], min(size or 100, MOST))
     if not all(map(math.isfinite, curve)) or min(curve) < 0 or not any(curve):
-        yield Result(
-            "broken",
-            f"the learning rate is {curve[0]:.3g} now, {curve[-1]:.3g} after {len(curve) - 1} steps of the scheduler",
-            type(schedulers[0]).__name__,
-            "a rate above 0",
-            ("a factor that is divided as whole numbers", "more steps than the schedule has"),
-            "Print scheduler.get_last_lr() over the planned run",
-            rule="schedule.zero",
-        )
+        got = f"the learning rate is {curve[0]:.3g} now, {curve[-1]:.3g} after {len(curve) - 1} steps of the scheduler"
+        do = "Print scheduler.get_last_lr() over the planned run"
+        causes = ("a factor that is divided as whole numbers", "more steps than the schedule has")
+        yield broken("schedule.zero", type(schedulers[0]).__name__, got, "a rate above 0", do, *causes)
         return
     unit = f"an epoch ({size} batches)" if size else f"{len(curve) - 1} updates"
     yield holds(f"stepped once a batch, the rate goes from {curve[0]:.3g} to {curve[-1]:.3g} in {unit}")

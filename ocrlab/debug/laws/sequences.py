@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, Run, distance, rebuilt
-from ocrlab.debug.laws.law import Extras, Result, holds
+from ocrlab.debug.laws.law import Extras
+from ocrlab.debug.laws.result import Result, broken, holds
 
 SHORTEST = 4  # tokens of a sequence, and different ones, from which on agreement is not chance
 MOSTLY = 0.9  # of the positions
@@ -39,16 +40,16 @@ def test(step: Experiment, extras: Extras) -> Iterator[Result]:
     """Change padding, other samples of a packed row, and later tokens, and look at the outputs that must stay."""
     if step.draws_numbers():
         raise NotTestable("the step draws random numbers in eval mode")
-    broken, words = [*_padding(step), *_more_padding(step)], "more padding changes no output and no loss"
+    results, words = [*_padding(step), *_more_padding(step)], "more padding changes no output and no loss"
     tokens = _tokens(step)
     if tokens is not None:
         causal = _causal(step, tokens)
-        broken += [*_offset(tokens, causal), *_packed(step, tokens, extras.loader)]
+        results += [*_offset(tokens, causal), *_packed(step, tokens, extras.loader)]
         words = "later tokens change no earlier output" if causal else "outputs depend on the whole sequence"
-    yield from broken
-    if tokens is None and not broken and all(_fill(t) is None for _, t in _texts(step)):
+    yield from results
+    if tokens is None and not results and all(_fill(t) is None for _, t in _texts(step)):
         raise NotTestable("the batch holds no texts (samples, positions)")
-    if not broken:
+    if not results:
         yield holds(words)
 
 
@@ -109,7 +110,7 @@ def _offset(tokens: Tokens, causal: bool) -> Iterator[Result]:
     single = ((push < 0).sum(2) == 1) & (low < 0)
     target = push.argmin(2)
     shares = {}
-    for offset in (-1, 0, 1, 2):
+    for offset in (-2, -1, 0, 1, 2, 3):
         start, stop = max(0, -offset), min(push.shape[1], tokens.ids.shape[1] - offset)
         valid = single[:, start:stop]
         if stop <= start or int(valid.sum()) < SHORTEST or target[:, start:stop][valid].unique().numel() <= SHORTEST:
@@ -122,26 +123,26 @@ def _offset(tokens: Tokens, causal: bool) -> Iterator[Result]:
     if shares[best] < MOSTLY or sum(share >= MOSTLY for share in shares.values()) > 1:
         return
     if best == 1 and not causal:
-        yield Result(
-            "broken",
-            "each output predicts the next token, and changes when a later token changes: it reads what it predicts",
-            "the model's attention",
-            "outputs that do not depend on later tokens",
-            ("the attention has no causal mask", "a bidirectional or centred layer", "a mask the wrong way round"),
-            "Give the attention a causal mask (is_causal=True, attn_mask)",
-            rule="target.read",
+        got = "each output predicts the next token, and changes when a later token changes: it reads what it predicts"
+        do = "Give the attention a causal mask (is_causal=True, attn_mask)"
+        causes = ("the attention has no causal mask", "a bidirectional or centred layer", "a mask the wrong way round")
+        yield broken(
+            "target.read", "the model's attention", got, "outputs that do not depend on later tokens", do, *causes
         )
     elif causal and best != 1:
-        words = {0: "the token that it has just read", 2: "the token after the next", -1: "the token before"}[best]
-        yield Result(
-            "broken",
+        words = (
+            "the token that it has just read"
+            if not best
+            else f"the token {abs(best)} places {'after' if best > 0 else 'before'}"
+        )
+        yield broken(
+            "target.offset",
+            "the targets",
             f"a causal model is trained to predict {words}: targets fit the tokens best with an offset of {best}, in"
             f" {shares[best]:.0%} of the places, in place of 1",
-            "the targets",
             "an offset of 1",
-            ("the targets are not shifted" if best == 0 else "the targets are shifted twice, by data and loss",),
             "Compare logits[:, :-1] with ids[:, 1:], once",
-            rule="target.offset",
+            "the targets are not shifted" if best == 0 else "the targets are shifted twice, by data and loss",
         )
 
 
@@ -159,17 +160,17 @@ def _packed(step: Experiment, tokens: Tokens, loader: Any) -> Iterator[Result]:
     later = later[:, : reached.shape[1]]
     if bool(reached.any()):
         row, place = reached.nonzero()[0].tolist()
-        yield Result(
-            "broken",
+        yield broken(
+            "sequences.packed",
+            f"{', '.join(tokens.names)} ({len(packed)} of {len(ends)} rows are packed)",
             f"several samples are packed into one sequence, and other tokens in the first change the outputs of the"
             f" next ones in {float(reached.sum() / later.sum()):.0%} of the places: tokens attend to samples before"
             f" their own (row {row}: its first sample ends before position {ends[row]}, position {place} changes)",
-            f"{', '.join(tokens.names)} ({len(packed)} of {len(ends)} rows are packed)",
             "outputs that depend on their own sample only",
-            ("the attention has no block-diagonal mask over the packed samples", "positions do not start again"),
             "Pass a mask of the sample boundaries (position_ids that restart, cu_seqlens, a block-diagonal attn_mask),"
             " or pad instead of packing",
-            rule="sequences.packed",
+            "the attention has no block-diagonal mask over the packed samples",
+            "positions do not start again",
         )
 
 
@@ -277,17 +278,13 @@ def _more_padding(step: Experiment) -> Iterator[Result]:
 
 
 def _padding_broken(got: str, where: str) -> Result:
-    return Result(
-        "broken",
-        got,
-        where,
-        "outputs and a loss that padding does not change",
-        (
-            "the attention does not get the mask, or gets it the wrong way round",
-            "the last step of a recurrent layer is read, which comes after the padding",
-            "padding counts as a label of the loss",
-        ),
+    do = (
         "Pass the mask to every attention layer (True may mean either: read its docs), take the last real step"
-        " (pack_padded_sequence), and leave padding out of the loss (ignore_index)",
-        rule="sequences.padding",
+        " (pack_padded_sequence), and leave padding out of the loss (ignore_index)"
     )
+    causes = (
+        "the attention does not get the mask, or gets it the wrong way round",
+        "the last step of a recurrent layer is read, which comes after the padding",
+        "padding counts as a label of the loss",
+    )
+    return broken("sequences.padding", where, got, "outputs and a loss that padding does not change", do, *causes)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import torch
 
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, distance, selected
-from ocrlab.debug.laws.law import Extras, Result, holds
+from ocrlab.debug.laws.law import Extras
+from ocrlab.debug.laws.result import Result, holds
 
 
 def test(step: Experiment, _extras: Extras) -> Iterator[Result]:

@@ -9,9 +9,10 @@ from unittest import mock
 
 from torch.utils import checkpoint
 
-from ocrlab.debug.instruments.step_check.findings import listing
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, distance
-from ocrlab.debug.laws.law import Extras, Result, holds
+from ocrlab.debug.laws.law import Extras
+from ocrlab.debug.laws.result import Result, broken, holds
+from ocrlab.debug.laws.tensor_checks import listing
 
 GENERATORS = ("_checkpoint_without_reentrant_generator", "_checkpoint_without_reentrant_generator_impl")
 
@@ -56,30 +57,25 @@ def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
     lost = [name for name in without.gradients if name not in with_it.gradients]
     if lost:
         reentrant = "all of whose tensor inputs are without requires_grad"
-        yield Result(
-            "broken",
-            f"{len(lost)} parameters get a gradient without activation checkpointing, and none with it",
+        yield broken(
+            "transformations.checkpoint",
             listing(step.model, lost),
+            f"{len(lost)} parameters get a gradient without activation checkpointing, and none with it",
             "the same gradients with and without it",
-            (
-                f"reentrant checkpointing of layers {reentrant} (frozen embeddings): nothing inside is trained",
-                "checkpointing inside of no_grad",
-            ),
             "Pass use_reentrant=False to torch.utils.checkpoint.checkpoint, or call"
             " embeddings.requires_grad_(True) (enable_input_require_grads in transformers)",
-            rule="transformations.checkpoint",
+            f"reentrant checkpointing of layers {reentrant} (frozen embeddings): nothing inside is trained",
+            "checkpointing inside of no_grad",
         )
         return
     apart = distance(with_it.gradients, without.gradients)
     if apart > max(step.rounding("gradients"), 1e-4):
-        yield Result(
-            "broken",
-            f"gradients with activation checkpointing differ from those without by {apart:.2g} of their size",
-            "the checkpointed layers",
-            "the same gradients",
-            ("random numbers that recomputation draws anew (preserve_rng_state=False)", "layers that change a state"),
-            "Set preserve_rng_state=True, and look for state that the checkpointed layers write",
-            rule="transformations.checkpoint",
+        got = f"gradients with activation checkpointing differ from those without by {apart:.2g} of their size"
+        do = "Set preserve_rng_state=True, and look for state that the checkpointed layers write"
+        causes = (
+            "random numbers that recomputation draws anew (preserve_rng_state=False)",
+            "layers that change a state",
         )
+        yield broken("transformations.checkpoint", "the checkpointed layers", got, "the same gradients", do, *causes)
         return
     yield holds(f"activation checkpointing ({direct.count} segments) changes no gradient")

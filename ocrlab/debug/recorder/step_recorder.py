@@ -268,6 +268,7 @@ class StepRecorder:
         entry, stats = self.loaders.get(0), self.monitor.stats
         lines = self.monitor.sentences(entry.loader() if isinstance(entry, LoaderRecorder) else None)
         more = {"cut": bool(stats.ended), "end": self.member.record["end"]}
+        more["batches"] = [hash(sums) for sums in stats.contents]
         training_findings.write(self.folder, self.rank, self.start, lines, stats.weights, **more)
         diverged = training_findings.diverged_ranks(self.folder.parent)  # known to the rank that ends last
         for line in [*(lines if self.rank == 0 else ()), *diverged]:

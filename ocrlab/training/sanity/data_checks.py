@@ -22,8 +22,8 @@ from ocrlab.data import target_maps, transforms
 from ocrlab.data.dataset import Batch, PageOrder, collate, worker_init
 from ocrlab.data.formats.reader import Sample
 from ocrlab.debug.instruments.dataloader.tune_workers import MANY_WORKERS
-from ocrlab.debug.instruments.step_check.checker import Finding, Range
-from ocrlab.debug.instruments.step_check.findings import position_text
+from ocrlab.debug.laws.result import Result, broken
+from ocrlab.debug.laws.tensor_checks import position_text, value_at
 from ocrlab.evaluation.metrics import iou
 from ocrlab.inference import page_inference
 from ocrlab.records import Check
@@ -33,25 +33,30 @@ ROUNDED = 1e-6  # of float32
 LOST = 0.5  # share of the text that ignored boxes may cover before the mask is more likely the wrong way round
 
 
-def ranges(config: Config) -> list[Range]:
-    """Return between what the tensors of a training batch lie; maps.0 to maps.3 are those of `Batch`."""
+def values(batch: Batch, config: Config) -> Iterator[Result]:
+    """Yield tensors of a batch with a value that does not belong there; maps.0 to maps.3 are those of `Batch`."""
     low, high = config.targets.threshold_range
     mask = "A mask has 1 where a pixel counts, and 0 elsewhere"
-    return [
-        Range("images", 0, 255, do="Images are RGB in 0..255; the detector normalises them itself"),
-        Range("maps.0", 0, 1, only=(0, 1), do="The shrink map has 1 inside shrunk text, else 0"),
-        Range("maps.1", 0, 1, only=(0, 1), do=mask),
-        Range("maps.2", low - ROUNDED, high + ROUNDED, do="The threshold map lies in targets.threshold_range"),
-        Range("maps.3", 0, 1, only=(0, 1), do=mask),
-    ]
+    for name, tensor, least, most, whole, do in (
+        ("images", batch.images, 0, 255, False, "Images are RGB in 0..255; the detector normalises them itself"),
+        ("maps.0", batch.maps[0], 0, 1, True, "The shrink map has 1 inside shrunk text, else 0"),
+        ("maps.1", batch.maps[1], 0, 1, True, mask),
+        ("maps.2", batch.maps[2], low, high, False, "The threshold map lies in targets.threshold_range"),
+        ("maps.3", batch.maps[3], 0, 1, True, mask),
+    ):
+        wrong = (tensor < least - ROUNDED) | (tensor > most + ROUNDED) | ((tensor != tensor.round()) & whole)
+        if bool(wrong.any()):
+            need = f"only {least:g}, {most:g}" if whole else f"{least:g} to {most:g}"
+            where = f"batch.{name}, {position_text(wrong, batch.pages)}"
+            yield broken("batch.range", where, value_at(tensor, wrong), need, do)
 
 
-def relations(batch: Batch) -> Iterator[Finding]:
+def relations(batch: Batch) -> Iterator[Result]:
     """Yield how the maps of a batch contradict each other: text that no mask counts, text without a border."""
     shrink, mask, border, band = batch.maps
     if any(m.shape != shrink.shape for m in batch.maps) or shrink.shape[-2:] != batch.images.shape[-2:]:
         got = ", ".join(str(tuple(t.shape)) for t in (batch.images, *batch.maps))
-        yield Finding("targets.shape", "batch.maps", got, "(B, 1, H, W) as the images", "Draw the maps at crop size")
+        yield broken("targets.shape", "batch.maps", got, "(B, 1, H, W) as the images", "Draw the maps at crop size")
         return
     text = shrink > 0.5
     count = int(text.sum())
@@ -65,14 +70,14 @@ def relations(batch: Batch) -> Iterator[Finding]:
     ):  # fmt: skip
         if int(outside_mask.sum()) > share * count:
             got = f"{int(outside_mask.sum())} of {count} pixels of text are not under it"
-            yield Finding(rule, f"{where}, {position_text(outside_mask, batch.pages)}", got, need, do)
+            yield broken(rule, f"{where}, {position_text(outside_mask, batch.pages)}", got, need, do)
     if bool((band > 0.5).any()):
         inside = float(border[band > 0.5].mean())
         outside = float(border[band < 0.5].mean()) if bool((band < 0.5).any()) else float(border.min())
         if inside <= outside:
             do = "The threshold map is highest on the outline of the text"
             got = f"mean {inside:.3f} at the text, {outside:.3f} elsewhere"
-            yield Finding("targets.border", "batch.maps.2 (threshold map)", got, "higher at the text", do)
+            yield broken("targets.border", "batch.maps.2 (threshold map)", got, "higher at the text", do)
 
 
 SHIFT = 0.25  # pixels between text and map, on average over some crops: half a pixel is the usual mistake

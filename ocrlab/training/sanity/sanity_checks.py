@@ -25,27 +25,30 @@ from torch import nn
 from ocrlab.config.schema import Config
 from ocrlab.data.dataset import Batch, Crops, PageOrder
 from ocrlab.data.formats.reader import Sample, load
-from ocrlab.debug.instruments.step_check import checker
+from ocrlab.debug.laws.checker import check_step
+from ocrlab.debug.laws.law import Report as StepReport
+from ocrlab.debug.laws.result import Result, broken
 from ocrlab.errors import ConfigError
 from ocrlab.losses.db_loss import TargetMaps, db_loss
 from ocrlab.model.dbnet import Detector
 from ocrlab.records import Check
 from ocrlab.training.optimizer import adamw
 from ocrlab.training.sanity import data_checks, model_checks, reference_loss
-from ocrlab.training.sanity.data_checks import ranges, relations
+from ocrlab.training.sanity.data_checks import relations, values
 from ocrlab.training.sanity.model_checks import LearnedPage
 from ocrlab.training.sanity.reference_loss import Loss, make_check
 
 Progress = Callable[[dict[str, Any]], None]
+SECONDS = 10.0  # for the experiments on one step
 LONGEST = 80  # characters of a finding in the row of its check
 
 
 @dataclass
 class Report:
-    """Every check in order, the contract of the step, the batch that it was checked with, and the page by heart."""
+    """Every check in order, the laws of the step, the batch that it was checked with, and the page by heart."""
 
     checks: list[Check] = field(default_factory=list)
-    contract: checker.Report | None = None
+    contract: StepReport | None = None
     batch: Batch | None = None
     learned: LearnedPage | None = None
 
@@ -127,20 +130,16 @@ def check(
 
 
 def _contract(subject: Subject) -> Iterator[Check]:
-    """The contract of a whole step on the first batch, and its gradients."""
+    """The laws of a step on the first batch, and its gradients."""
     batch, model = subject.first_batch(), subject.model()
-    size = (int(batch.images.shape[2]), int(batch.images.shape[3]))
-    table = getattr(model, "shapes", None)
-    shapes = {name: (len(batch.pages), *shape) for name, shape in table(*size)} if callable(table) else {}
     step = model_checks.step(subject.loss, subject.config)
-    step_report = checker.check(
-        model, batch, step, optimizer=subject.optimizer(model), ranges=ranges(subject.config), shapes=shapes
-    )
-    text = bool(batch.maps[3].any())  # without text nothing is learned of its borders, which is not a fault
-    findings = [each for each in (*step_report.findings, *relations(batch)) if text or each.rule != "gradient.zero"]
-    subject.report.contract, step_report.findings = step_report, findings
+    report = check_step(model, batch, step, subject.optimizer(model), seconds=SECONDS)
+    text = bool(batch.maps[3].any())
+    more = (*values(batch, subject.config), *relations(batch), *_shapes(model, batch, report))
+    report.results += [replace(result, law="data") for result in more]
+    subject.report.contract, findings = report, report.findings
     wrong = [finding for finding in findings if finding.judgement == "fail"]
-    result = f"{len(wrong)} rule{'s' * (len(wrong) != 1)} violated, {len(step_report.stages)} modules ran"
+    result = f"{len(wrong)} rule{'s' * (len(wrong) != 1)} violated, {len(report.stages)} modules ran"
     if findings:
         worst, looks = (wrong or findings)[0], len(findings) - len(wrong)
         result += f"; {looks} more to look at" if looks else ""
@@ -149,7 +148,7 @@ def _contract(subject: Subject) -> Iterator[Check]:
     yield make_check("contract of a step", not findings, result, "none", do, warn=not wrong)
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]
     bad = [f for f in findings if f.rule.startswith(("gradient.", "backward.", "loss."))]
-    reached = sum(step_report.norms.get(name, 0.0) > 0 for name in trainable)
+    reached = sum(report.norms.get(name, 0.0) > 0 for name in trainable)
     result = f"{reached} of {len(trainable)} parameters reached"
     result += f"; {bad[0].rule} at {bad[0].where}" if bad else ""
     if not text and not bad:
@@ -157,6 +156,19 @@ def _contract(subject: Subject) -> Iterator[Check]:
         return
     do = "Look for detach(), an unused branch, or a loss term that is masked out"
     yield make_check("gradients", reached == len(trainable) and not bad, result, "all, finite", do)
+
+
+def _shapes(model: nn.Module, batch: Batch, report: StepReport) -> Iterator[Result]:
+    """Yield the stages whose output has another shape than the model's own table says."""
+    table = getattr(model, "shapes", None)
+    stages = {stage.name: stage.shapes for stage in report.stages}
+    for name, shape in table(*batch.images.shape[2:]) if callable(table) and stages else ():
+        want = (len(batch.pages), *shape)
+        got = stages.get(name, ((),))[0]
+        if len(got) != len(want) or any(n is not None and n != m for n, m in zip(want, got, strict=True)):
+            words = [" x ".join("any" if n is None else str(n) for n in sizes) for sizes in (got, want)]
+            do = "Look at strides and padding between the stage before and this one"
+            yield broken("shape.stage", name, words[0] or "it was not called", words[1], do)
 
 
 def _loss(subject: Subject) -> Iterator[Check]:

@@ -60,3 +60,12 @@ def test_ranks_with_other_weights_are_named(tmp_path: Path) -> None:
     findings = training_findings.read(tmp_path)
     assert findings is not None
     assert findings[0].startswith("the 2 ranks hold different weights from micro-batch 1 on:")
+
+
+def test_ranks_that_draw_the_same_batches(tmp_path: Path) -> None:
+    (tmp_path / "flight").mkdir()
+    for other, count in (((1, 2, 3), 1), ((1, 2, 4), 0)):
+        for rank, batches in enumerate(((1, 2, 3), other)):
+            training_findings.write(tmp_path / "flight", rank, 1, [], {0: 7}, batches=batches, cut=False)
+        lines = training_findings.diverged_ranks(tmp_path)
+        assert len(lines) == count and all("DistributedSampler" in line for line in lines)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+import ocrlab
 from ocrlab.debug.flight_record import ring_writer
 from ocrlab.debug.instruments.compiled_modules import any_compiled, is_compiled, is_compiled_module
 from ocrlab.debug.instruments.layers import layer_watch
 from ocrlab.debug.instruments.leaks import leak_watch
 from ocrlab.debug.instruments.memory import memory_watch
-from ocrlab.debug.instruments.step_check import checker
 from ocrlab.debug.recorder.stage_hooks import StageHooks
 from ocrlab.errors import ConfigError
 
@@ -70,7 +70,7 @@ def test_parts_of_torch_jit_take_no_hooks_and_end_no_instrument(kind: str) -> No
     assert list(watch.table().index) == ["(Half)", "head"]
     assert "of torch.jit, whose insides run no hooks: body" in str(watch)
     assert "(model)" in str(memory)
-    assert checker.check(net, batch, nn.functional.cross_entropy).ok
+    assert ocrlab.check_step(net, batch, nn.functional.cross_entropy).ok
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -79,7 +79,7 @@ def test_a_model_of_torch_jit_reports_what_cannot_be_watched() -> None:
     with pytest.raises(ConfigError, match="torch.jit runs no hooks"):
         layer_watch.watch(net, "*")
     batch = (torch.randn(8, 3), torch.randint(0, 4, (8,)))
-    assert "takes no hooks" in str(checker.check(net, batch, nn.functional.cross_entropy))
+    assert "takes no hooks" in str(ocrlab.check_step(net, batch, nn.functional.cross_entropy))
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     with memory_watch.watch(net, optimizer) as memory, leak_watch.watch(net) as leaks:
         for _ in range(3):

@@ -373,3 +373,66 @@ def test_texts_of_which_the_padding_is_read() -> None:
     batch = ids, torch.arange(8) % 3
     assert "more tokens of padding" in line(ocrlab.check_step(Last(False), batch, classes), "sequences")
     assert line(ocrlab.check_step(Last(True), batch, classes), "sequences").startswith("[ok]")
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_what_is_rewarded_becomes_more_likely(sign: float) -> None:
+    states, actions = points(32)
+    batch = {
+        "states": states,
+        "actions": actions,
+        "returns": torch.randn(32, generator=torch.Generator().manual_seed(4)),
+    }
+
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        gain = (batch["returns"] - batch["returns"].mean()) / batch["returns"].std()
+        chosen = model(batch["states"]).log_softmax(1).gather(1, batch["actions"][:, None])[:, 0]
+        return -sign * (chosen * gain).mean()
+
+    report = ocrlab.check_step(net(), batch, loss)
+    assert ("what was rewarded becomes less likely" in str(report)) is (sign < 0)
+
+
+@pytest.mark.parametrize("stride", [2, 12])
+def test_windows_of_one_series_on_both_sides_of_the_split(stride: int) -> None:
+    series = torch.randn(1200, generator=torch.Generator().manual_seed(5)).cumsum(0)
+    starts = torch.randperm(1200 // stride - 12 // stride - 1, generator=torch.Generator().manual_seed(6)) * stride
+    windows = torch.stack([series[start : start + 12] for start in starts.tolist()])
+    train, valid = (TensorDataset(part[:, :-1], part[:, -1:]) for part in (windows[:-20], windows[-20:]))
+    loaders = [DataLoader(part, batch_size=16, shuffle=part is train) for part in (train, valid)]
+    model = nn.Sequential(nn.Linear(11, 8), nn.Tanh(), nn.Linear(8, 1))
+    loss = lambda m, b: functional.mse_loss(m(b[0]), b[1])  # noqa: E731
+    report = ocrlab.check_step(model, next(iter(loaders[0])), loss, loader=loaders[0], val_loader=loaders[1])
+    assert ("share" in line(report, "data")) is (stride == 2)
+
+
+@pytest.mark.parametrize("mapping", [(0, 1, 2), (1, 2, 0)])
+def test_labels_that_mean_another_class_in_validation(mapping: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(7)
+    centres = 2 * torch.randn(3, 8, generator=generator)
+    labels = torch.randint(3, (300,), generator=generator)
+    inputs = centres[labels] + torch.randn(300, 8, generator=generator)
+    train = TensorDataset(inputs[:200], labels[:200])
+    valid = TensorDataset(inputs[200:], torch.tensor(mapping)[labels[200:]])
+    loaders = [DataLoader(part, batch_size=16, shuffle=part is train) for part in (train, valid)]
+    report = ocrlab.check_step(net(), next(iter(loaders[0])), classes, loader=loaders[0], val_loader=loaders[1])
+    assert ("is what the training set calls" in line(report, "data")) is (mapping[0] != 0)
+
+
+def test_a_scheduler_that_was_not_restored() -> None:
+    for restored in (True, False):
+        model = net()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        for _ in range(6):
+            classes(model, points()).backward()
+            optimizer.step()
+            scheduler.step()
+        saved = copy.deepcopy((optimizer.state_dict(), scheduler.state_dict()))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        optimizer.load_state_dict(saved[0])
+        if restored:
+            scheduler.load_state_dict(saved[1])
+        found = line(ocrlab.check_step(model, points(), classes, optimizer, scheduler=scheduler), "resume")
+        assert found.startswith("[ok]") is restored and ("the scheduler none" in found) is not restored

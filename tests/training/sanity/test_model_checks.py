@@ -76,20 +76,6 @@ def test_an_optimiser_that_leaves_a_part_out_is_detected(config: Config) -> None
     assert "decoder" in finding.where and "head" not in finding.where
 
 
-def test_batchnorm_that_learns_in_a_frozen_encoder_is_detected(config: Config) -> None:
-    def frozen() -> nn.Module:
-        net = Detector(config.encoder, config.decoder, config.width)
-        net.encoder.requires_grad_(False)
-        return net
-
-    report = sanity_checks.check(config, model=frozen, only=["contract"])
-    assert report.contract is not None
-    rules = {finding.rule for finding in report.contract.findings}
-    assert rules == {"mode.batchnorm_frozen"}  # what is frozen is in no group of our optimiser
-    assert check_named(report.checks, "contract of a step").judgement == "warn"
-    assert check_named(report.checks, "gradients").judgement == "ok"
-
-
 def test_pages_without_text(config: Config, batch: Batch) -> None:
     model = detector(config)
     assert set(words(model_checks.blank_pages(model, batch, db_loss, config)).values()) == {"ok"}

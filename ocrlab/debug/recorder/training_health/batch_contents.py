@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ocrlab.debug.instruments.step_check.findings import not_finite, position_text, value_at
+from ocrlab.debug.laws.tensor_checks import not_finite, position_text, value_at
 from ocrlab.debug.recorder.figure_transfer import FigureTransfer, arrives_later
 from ocrlab.debug.recorder.training_health.rules import ENOUGH, TrainingStats
 from ocrlab.debug.recorder.training_health.tensor_figures import bit_sum, bits, flattened, whole_numbers

@@ -6,21 +6,24 @@ Nothing here waits for a device: what lies on one is not looked at.
 from __future__ import annotations
 
 import functools
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data.distributed import DistributedSampler
 
-from ocrlab.debug.instruments.step_check.findings import is_readable
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
-from ocrlab.debug.laws.data import batch_size_broken, overlap
+from ocrlab.debug.laws.data import batch_size_broken, copied_generator, overlap
 from ocrlab.debug.laws.live_objects import schedulers_of
 from ocrlab.debug.laws.resume import lost_state
+from ocrlab.debug.laws.tensor_checks import is_readable
 from ocrlab.debug.recorder.figure_transfer import arrives_later
 from ocrlab.run_folder.fail_safe import guard
 
@@ -29,9 +32,13 @@ ROWS = 20_000  # samples of the first pass, and of validation, that are compared
 LARGE = 20_000_000  # parameters of a copy, from which on it is not compared
 NODES = 200  # of a loss's graph that are looked at
 UNEQUAL = 1.5  # times the labels of another micro-batch of the same step
+AWAY = -0.2  # cosine below which a copy moves away from its model
+TURNS, MUCH = 3, 10  # periods of a schedule, and times that it is too long
 STEPS = 20  # after which a copy that is meant to move has moved
 MOVING = ("target", "ema", "momentum", "average", "slow", "shadow")  # names of copies that follow the model
-FIXED = ("ref", "frozen", "initial", "base", "old", "teacher", "pretrained")  # names of copies that are to stand still
+TEACHER = ("teacher",)  # an average where the program has a name of one, else fixed
+INTENT = re.compile(r"(^|_)ema(_|$)|update_(teacher|target|average)|mean_teacher")
+FIXED = ("ref", "frozen", "initial", "base", "old", *TEACHER, "pretrained")  # names of copies that are to stand still
 READY = 0.5  # of the largest singular value, that spectral_norm estimates at least after some passes
 
 
@@ -48,7 +55,8 @@ class LiveLaws:
         self.shapes: list[Any] = []
         self.weights: list[tuple[Any, float, float]] = []  # of micro-batches: step and classes, labels, weight of each
         self.start: list[str] = []
-        self.copies = [pair for model in self.models for pair in _copies(model)]
+        self.optimizers: list[Optimizer] = []
+        self.copies = [pair for model in self.models for pair in (*_copies(model), *_outer_copies(model))]
         self.begun = {id(part): _snapshot(part) for pair in self.copies for part in (pair[1], pair[3])}
         self._begin(optimizers)
         self.handles = [model.register_forward_pre_hook(self.call, with_kwargs=True) for model in self.models]
@@ -57,9 +65,10 @@ class LiveLaws:
     def _begin(self, optimizers: Sequence[Any]) -> None:
         own = [o for o in optimizers if isinstance(o, Optimizer)]
         schedulers = schedulers_of(own)
+        self.optimizers = own
         for optimizer in own:
-            lost = lost_state(optimizer, [s for s in schedulers if s.optimizer is optimizer])
-            self.start += [f"{lost.text}. {lost.fix}"] if lost else []
+            lost = lost_state(optimizer, [s for s in schedulers if s.optimizer is optimizer], beginning=True)
+            self.start += [f"{lost.got}. {lost.do}"] if lost else []
 
     def followers(self) -> set[int]:
         """Return the ids of the parameters of copies, which assignment may move."""
@@ -145,7 +154,7 @@ class LiveLaws:
         for shapes in self.shapes[:1]:
             broken = batch_size_broken(loader, shapes)
             if broken and all(batch_size_broken(loader, other) for other in self.shapes):
-                yield f"{broken.text}. {broken.fix}"
+                yield f"{broken.got}. {broken.do}"
         sampler = getattr(loader, "sampler", None)
         if isinstance(sampler, DistributedSampler) and sampler.shuffle and sampler.epoch == 0 and passes >= 3:
             yield (
@@ -153,6 +162,9 @@ class LiveLaws:
                 " shuffles by the number of the epoch. Call loader.sampler.set_epoch(epoch) before each one"
             )
         yield from self._accumulation()
+        yield from (result.sentence for result in copied_generator(loader))
+        for scheduler in schedulers_of(self.optimizers):
+            yield from _wrong_period(scheduler, steps)
         yield from self._still(steps)
         known = set(self.train_rows)
         calls = [(rows, sum(row in known for row in rows)) for rows in self.valid_rows]
@@ -181,8 +193,16 @@ class LiveLaws:
         for name, part, other_name, other in self.copies if steps >= STEPS else ():
             still = all(_same(old, p) for old, p in zip(self.begun[id(part)], part.parameters(), strict=True))
             moved = not all(_same(old, p) for old, p in zip(self.begun[id(other)], other.parameters(), strict=True))
-            named = [any(word in name.lower() for word in words) for words in (MOVING, FIXED)]
+            named = [_holds(name, words) for words in (MOVING, FIXED)]
             wanted = named[0] or (not named[1] and any(p.requires_grad for p in part.parameters()))
+            wanted |= _holds(name, TEACHER) and any(INTENT.search(n.lower()) for n in vars(sys.modules["__main__"]))
+            owned = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
+            followed = not still and not any(id(p) in owned for p in part.parameters())
+            if moved and followed and (cosine := self._cosine(part, other)) < AWAY:
+                yield (
+                    f"{name} follows {other_name} the wrong way: in {steps} steps it moved away from it (cosine"
+                    f" {cosine:.2f} between both ways). An average is decay * average + (1 - decay) * weights"
+                )
             if still and moved and wanted:
                 yield (
                     f"{name} has the layers of {other_name} and was never updated in {steps} steps, while"
@@ -190,18 +210,75 @@ class LiveLaws:
                     f" of {other_name} into it (is it loaded with its own weights?)"
                 )
 
+    def _cosine(self, part: nn.Module, other: nn.Module) -> float:
+        """Return the cosine between the ways of two modules since the start."""
+        ways = []
+        for module in (part, other):
+            pairs = zip(self.begun[id(module)], module.parameters(), strict=True)
+            ways.append(torch.cat([(p.detach().float() - old.float()).flatten() for old, p in pairs]))
+        return float(functional.cosine_similarity(ways[0], ways[1], dim=0))
 
-def _copies(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
+
+def _wrong_period(scheduler: Any, steps: int) -> Iterator[str]:
+    """Yield that a schedule was planned for other units than it was stepped in, by the length that it was given."""
+    for owner in (scheduler, *getattr(scheduler, "_schedulers", ())):
+        keywords = [getattr(f, "keywords", None) or {} for f in getattr(owner, "lr_lambdas", ())]
+        planned = [getattr(owner, "T_max", 0), getattr(owner, "total_steps", 0) or 0]
+        planned += [k.get("num_training_steps", 0) for k in keywords]
+        length, count = max(planned), int(getattr(owner, "last_epoch", 0) or 0)
+        name = type(owner).__name__
+        made = f"{name} was made for {length} steps of its own and was stepped {count} times in {steps} updates"
+        if length and steps >= STEPS and count > TURNS * length and getattr(owner, "T_max", 0):
+            yield (
+                f"{made}: the rate fell and rose {count // length} times. Is it made for epochs, and stepped once a"
+                " batch? Step it once an epoch, or give it the number of all batches"
+            )
+        elif length and steps >= STEPS and 0 < count * MUCH <= length and steps >= MUCH * count:
+            yield (
+                f"{made}: the rate has seen hardly any of its schedule. Is it made for batches, and stepped once an"
+                " epoch?"
+            )
+
+
+Copy = tuple[str, nn.Module, str, nn.Module]  # what may follow, and what it follows
+
+
+def _copies(model: nn.Module) -> Iterator[Copy]:
     """Yield each part that begins with the weights of another part, with that one."""
     parts = [(n, m) for n, m in model.named_children() if any(p.ndim > 1 and not is_lazy(p) for p in m.parameters())]
     for index, (name, part) in enumerate(parts):
         for other_name, other in parts[:index]:
-            pairs = [*zip(part.parameters(), other.parameters(), strict=False)]
-            alike = len([*part.parameters()]) == len([*other.parameters()]) and type(part) is type(other)
-            alike &= sum(p.numel() for p in part.parameters()) < LARGE
-            if alike and all(a is not b and not arrives_later(a) and torch.equal(a, b) for a, b in pairs):
-                yield name, part, other_name, other
+            if type(part) is type(other) and _alike(part, other) and all(map(torch.equal, *_values(part, other))):
+                pair: Copy = (name, part, other_name, other)
+                yield (*pair[2:], *pair[:2]) if _holds(other_name, (*MOVING, *TEACHER)) else pair
                 break
+
+
+def _outer_copies(model: nn.Module) -> Iterator[Copy]:
+    """Yield the models of the main module with the shapes of this one, whose name says that they follow it."""
+    for name, part in list(vars(sys.modules["__main__"]).items()):
+        if isinstance(part, nn.Module) and _holds(name, (*MOVING, *TEACHER)) and _alike(part, model):
+            yield name, part, "the model", model
+
+
+def _values(*modules: nn.Module) -> list[list[Tensor]]:
+    return [[*module.parameters()] for module in modules]
+
+
+def _alike(part: nn.Module, other: nn.Module) -> bool:
+    """Return whether two modules have weights of the same shapes, none in common, which can be compared at once."""
+    ours, theirs = _values(part, other)
+    if part is other or len(ours) != len(theirs) or sum(p.numel() for p in ours if not is_lazy(p)) > LARGE:
+        return False
+    pairs = zip(ours, theirs, strict=True)
+    return all(
+        not is_lazy(a) and not is_lazy(b) and a.shape == b.shape and a is not b and not arrives_later(a)
+        for a, b in pairs
+    )
+
+
+def _holds(name: str, words: Sequence[str]) -> bool:
+    return any(word in name.lower() for word in words)
 
 
 def _snapshot(part: nn.Module) -> list[Tensor]:

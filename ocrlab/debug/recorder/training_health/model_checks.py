@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ocrlab.debug.instruments.call_hook import CallHook
-from ocrlab.debug.instruments.step_check.findings import ROWS, is_readable, rows_equal
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
+from ocrlab.debug.laws.tensor_checks import ROWS, is_readable, rows_equal
 from ocrlab.debug.recorder.figure_transfer import FigureTransfer, arrives_later
 from ocrlab.debug.recorder.training_health.tensor_figures import flattened
 from ocrlab.run_folder.fail_safe import guard

@@ -18,9 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ocrlab.debug.instruments.step_check import static_rules, step_rules
-from ocrlab.debug.instruments.step_check.findings import Finding, is_readable, stored_values
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
+from ocrlab.debug.laws.coverage import decay, untrained_part
+from ocrlab.debug.laws.mode import wrong_modes
+from ocrlab.debug.laws.observation import unlisted_weights
+from ocrlab.debug.laws.result import Result
+from ocrlab.debug.laws.tensor_checks import is_readable, stored_values
 from ocrlab.debug.recorder.figure_transfer import FigureTransfer, arrives_later
 from ocrlab.debug.recorder.training_health import pass_checks, rules
 from ocrlab.debug.recorder.training_health.batch_contents import BatchContents
@@ -93,10 +96,10 @@ class TrainingMonitor:
         self.losses: list[tuple[float, int]] = []  # that are still to be counted, with their micro-batches
         self.steps: list[tuple[bool, float | None, bool, bool]] = []  # so are these: rate, modes, gradients
 
-    def _untrained_parts(self) -> list[Finding]:
+    def _untrained_parts(self) -> list[Result]:
         """Return frozen parts that no checkpoint has reached; asked before the training, where a wait is harmless."""
         try:
-            return list(static_rules.check_untrained_part(self.model))  # BatchNorm that counts hides it later
+            return list(untrained_part(self.model))  # BatchNorm that counts hides it later
         except RuntimeError as error:
             if "synchronizing" not in str(error):  # torch.cuda.set_sync_debug_mode
                 raise
@@ -342,8 +345,8 @@ class TrainingMonitor:
             changes.append((sample(self.named[name]) - values).square().sum())
             sizes.append(values.square().sum())
         norms = gradient_norms(self.named)
-        found = [*static_rules.check_modes(self.model)]
-        found += [] if any(map(_is_remote, optimizer.param_groups)) else [*static_rules.check_decay([optimizer])]
+        found = [*wrong_modes(self.model)]
+        found += [] if any(map(_is_remote, optimizer.param_groups)) else [*decay([optimizer])]
 
         def use(tensors: list[Tensor]) -> None:
             parts = iter(tensors)
@@ -393,7 +396,6 @@ class TrainingMonitor:
         stats = self.stats
         samples = pass_checks.samples_in(loader)
         stats.larger = samples > (getattr(loader, "batch_size", 0) or 1)
-        stats.generator = pass_checks.copied_generator(loader)
         stats.checks["coverage"] = self.coverage.sentence(samples)
         stats.workers = loader.num_workers if loader is not None else 0
         return [*self.laws.sentences(loader, stats.steps, len(stats.walks)), *rules.sentences(stats, self.model)]
@@ -420,7 +422,7 @@ class TrainingMonitor:
             "constant baseline": self.baseline.sentence(len(stats.walks)),
             "grad scaler": self.scaled.sentence(),
         }
-        stats.hidden = [*self.begun, *step_rules.check_unlisted_weights(self.model, self.optimizers)]
+        stats.hidden = [*self.begun, *unlisted_weights(self.model, self.optimizers)]
         stats.initial = max((float(group.get("initial_lr", 0)) for group in groups), default=0.0)
 
     def _compare_average(self, name: str, old: list[Tensor]) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ocrlab.debug.recorder import rng_state
-
 TIMES = 2  # passes after the first one, from which on it is not a coincidence
 
 
@@ -95,11 +93,3 @@ def samples_in(loader: Any) -> int:
         return len(loader.dataset)
     except (TypeError, AttributeError, RuntimeError):  # it has no length, or is gone
         return 0
-
-
-def copied_generator(loader: Any) -> str:
-    """Return the name of a generator that a data set brings to its workers, each of which gets the same; else ''."""
-    if loader is None or not loader.num_workers or loader.worker_init_fn is not None:
-        return ""
-    attributes = getattr(loader.dataset, "__dict__", {})
-    return next((name for name, value in attributes.items() if isinstance(value, rng_state.KINDS)), "")

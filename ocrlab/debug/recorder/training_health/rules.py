@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from ocrlab.debug.instruments.step_check.findings import Finding, listing
+from ocrlab.debug.laws.result import Result
+from ocrlab.debug.laws.tensor_checks import listing
 
 MODES = (_BatchNorm, _DropoutNd)  # what is another thing in eval mode
 ENOUGH = 4  # steps, or inspected steps, that are needed for a finding: fewer may be a test
@@ -61,7 +62,7 @@ class TrainingStats:
     trained: int = 0  # steps in train mode
     evaled: int = 0  # steps in eval mode, after the first one in train mode
     workers: int = 0
-    hidden: list[Finding] = field(default_factory=list)  # modules in plain lists
+    hidden: list[Result] = field(default_factory=list)  # modules in plain lists
     same: int = 0  # losses that were as the one before, to the last bit
     last: float = math.nan
     lost: int = 0  # the batch of the first loss that is not finite
@@ -77,9 +78,8 @@ class TrainingStats:
     rows: int = 0
     compared: int = 0  # samples of the looks whose targets were compared
     constant: list[float | None] = field(default_factory=list)  # the one value of the targets of a look
-    standing: dict[Finding, int] = field(default_factory=dict)  # rules of the contract, and in how many looks
+    standing: dict[Result, int] = field(default_factory=dict)  # wrong modes and the like, and in how many looks
     broken: str = ""  # the first batch with a value that is not finite
-    generator: str = ""  # of the data set, of which each worker has a copy
     checks: dict[str, str] = field(default_factory=dict)  # findings of the checks with hooks, by their name
     weights: dict[int, int] = field(default_factory=dict)
     left: dict[str, float] = field(default_factory=dict)  # norms of the gradients that are there at the end
@@ -294,15 +294,9 @@ def _data(stats: TrainingStats) -> Iterator[str]:
                 f"{len(constants)} of {len(values)} batches that were looked at held targets of one value only,"
                 " and not all the same: the data is sorted and not shuffled. Use DataLoader(shuffle=True)"
             )
-    if stats.generator:
-        yield (
-            f"the data set has a generator of its own ({stats.generator}), and every worker begins with the same"
-            " copy of it: they draw the same augmentation. Seed it in worker_init_fn, or use torch's and NumPy's"
-            " global ones"
-        )
     early, workers = stats.contents[:4], stats.workers  # the first batches of the workers come in turn
     agree = workers >= 2 and len(early) == 4 and len(set(early[:workers])) == 1 and len(set(stats.contents)) > 1
-    if not stats.generator and agree and early[0] and (workers > 2 or early[2] == early[3]):
+    if agree and early[0] and (workers > 2 or early[2] == early[3]):
         yield (
             f"the {stats.workers} workers of the loader gave the same batches, to the last bit: they draw the same"
             " random numbers, or each walks over all of an iterable data set. Look at worker_init_fn, get_worker_info()"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ocrlab.debug.instruments.step_check.findings import is_readable, stored_values
+from ocrlab.debug.laws.tensor_checks import is_readable, stored_values
 from ocrlab.debug.recorder.figure_transfer import arrives_later
 
 WIDTHS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

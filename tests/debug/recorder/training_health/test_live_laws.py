@@ -142,3 +142,52 @@ def test_a_training_that_goes_on_without_the_state_of_its_optimizer(tmp_path: Pa
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
     scheduler.load_state_dict({**scheduler.state_dict(), "last_epoch": 40})
     assert "has counted 40 updates" in report(tmp_path, model=model, optimizer=optimizer)
+
+
+def test_a_training_that_goes_on_without_the_state_of_its_scheduler(tmp_path: Path) -> None:
+    for name, loaded in (("a", False), ("b", True)):
+        model = net()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+        for batch in DataLoader(data(), 16):
+            functional.cross_entropy(model(batch[0]), batch[1]).backward()
+            optimizer.step()
+            scheduler.step() if loaded else None
+        text = report(tmp_path / name, model=model, optimizer=optimizer)
+        assert ("and the scheduler none" in text) is not loaded
+
+
+@pytest.mark.parametrize(
+    ("length", "every", "text"), [(4, 1, "fell and rose"), (400, 16, "hardly any of its schedule"), (64, 1, "")]
+)
+def test_a_schedule_that_was_planned_for_other_steps(tmp_path: Path, length: int, every: int, text: str) -> None:
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, length)
+    count = 0
+
+    def step(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        nonlocal count
+        right(model, optimizer, batch, rec)
+        count += 1
+        if count % every == 0:
+            scheduler.step()
+
+    said = report(tmp_path, step, model=model, optimizer=optimizer, loader=DataLoader(data(), 4))
+    assert text in said and (text or not said)
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_an_average_that_moves_away(tmp_path: Path, away: bool) -> None:
+    model = Twins("ema", True)
+    optimizer = torch.optim.Adam(model.online.parameters(), lr=1e-2)
+
+    def step(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        right(model, optimizer, batch, rec)
+        with torch.no_grad():
+            for old, new in zip(model.ema.parameters(), model.online.parameters(), strict=True):
+                old += 0.1 * (old - new if away else new - old)
+
+    said = report(tmp_path, step, model=model, optimizer=optimizer, loader=DataLoader(data(), 4))
+    assert ("follows online the wrong way" in said) is away
+    assert away or said == ""

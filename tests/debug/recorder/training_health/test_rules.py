@@ -272,7 +272,7 @@ class Listed(nn.Module):
 
 
 def test_modules_in_a_plain_dict(tmp_path: Path) -> None:
-    assert "parts: 2 parameters get gradients and are in no" in report(tmp_path / "a", model=Listed(frozen=False))
+    assert "parts: 2 tensors get a gradient and are in no" in report(tmp_path / "a", model=Listed(frozen=False))
     assert report(tmp_path / "b", model=Listed(frozen=True)) == ""
 
 

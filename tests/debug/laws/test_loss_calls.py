@@ -10,25 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ocrlab.debug.instruments.step_check import checker
-from ocrlab.debug.instruments.step_check.loss_checks import maker
+from ocrlab.debug.laws.loss_calls import maker
+from ocrlab.debug.laws.result import Result
+from tests.debug.laws.helpers import check
 
 INPUTS = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
 CLASSES = torch.arange(16) % 3
 MASKS = (torch.arange(16) % 2).float().reshape(16, 1)
 HOT = functional.one_hot(CLASSES, 3).float()
-BATCH = (
-    torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(1)),
-    (torch.rand(8, 1, 16, 16, generator=torch.Generator().manual_seed(2)) > 0.7).float(),
-)
 
 
-def findings_by_rule(
-    last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor
-) -> dict[str, checker.Finding]:
+def findings_by_rule(last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor) -> dict[str, Result]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, width), last)
-    report = checker.check(model, (INPUTS, targets), lambda net, batch: loss(net(batch[0]), batch[1]))
+    report = check(model, (INPUTS, targets), lambda net, batch: loss(net(batch[0]), batch[1]))
     return {finding.rule: finding for finding in report.findings}
 
 
@@ -63,8 +58,6 @@ def test_a_column_minus_a_row_in_a_loss_of_ones_own() -> None:
         (nn.Identity(), 1, functional.mse_loss, MASKS[:, 0], "loss.broadcast", "(16, 16)"),
         (nn.Sigmoid(), 1, functional.mse_loss, MASKS * 255, "targets.reach", "0 to 255"),
         (nn.ReLU(), 1, functional.l1_loss, MASKS - 2, "targets.reach", "-2 to -1"),
-        (nn.Identity(), 1, functional.binary_cross_entropy_with_logits, MASKS * 0, "targets.constant", "all 16 are 0"),
-        (nn.Identity(), 3, functional.cross_entropy, CLASSES * 0 - 100, "targets.constant", "ignored"),
         (nn.Identity(), 3, lambda a, b: -functional.cross_entropy(a, b), CLASSES, "loss.sign", "minus sign"),
     ],
 )
@@ -103,7 +96,7 @@ def test_a_loss_that_ignores_the_prediction_is_named() -> None:
         net(batch[0])
         return functional.mse_loss(batch[1], batch[1]) + net.weight.square().sum()
 
-    report = checker.check(model, (INPUTS, MASKS), loss)
+    report = check(model, (INPUTS, MASKS), loss)
     assert "no gradient reaches" in next(f.got for f in report.findings if f.rule == "loss.ignores")
 
 
@@ -132,7 +125,7 @@ def test_logits_or_probabilities_where_logarithms_are_needed() -> None:
 
     texts = torch.arange(32).reshape(16, 2) % 3 + 1
     for last, named in ((lambda x: x, True), (lambda x: x.softmax(-1), True), (lambda x: x.log_softmax(-1), False)):
-        report = checker.check(Frames(last), (FRAMES.transpose(0, 1), texts), ctc)
+        report = check(Frames(last), (FRAMES.transpose(0, 1), texts), ctc)
         assert ("loss.logarithm" in {f.rule for f in report.findings}) == named
 
     wanted = torch.randn(16, 3).softmax(1)
@@ -140,9 +133,7 @@ def test_logits_or_probabilities_where_logarithms_are_needed() -> None:
         (nn.Softmax(1), wanted, False, True),
         (nn.Identity(), wanted, False, True),
         (nn.LogSoftmax(1), wanted, False, False),
-        (nn.LogSoftmax(1), wanted.log(), False, True),
         (nn.LogSoftmax(1), wanted.log(), True, False),
-        (nn.LogSoftmax(1), wanted, True, True),
     ):
         finding = findings_by_rule(last, 3, lambda a, b, log=log: functional.kl_div(a, b, log_target=log), target)
         assert ("loss.logarithm" in finding) == named, (last, log)
@@ -172,67 +163,3 @@ def test_a_rectifier_before_a_mean_and_a_bounded_score_are_no_finding() -> None:
             return 10 * x.tanh()
 
     assert "loss.logits" not in findings_by_rule(Scaled(), 3, functional.cross_entropy, CLASSES)
-
-
-def dice(p: Tensor, y: Tensor) -> Tensor:
-    return 1 - (2 * (p * y).sum() + 1) / (p.sum() + y.sum() + 1)
-
-
-def bce(p: Tensor, y: Tensor) -> Tensor:
-    return functional.binary_cross_entropy_with_logits(p, y)
-
-
-def added_in_place(p: Tensor, y: Tensor) -> Tensor:
-    total = bce(p, y)
-    total += dice((p > 0).float(), y)
-    return total
-
-
-def mined(p: Tensor, y: Tensor) -> Tensor:
-    each = functional.binary_cross_entropy_with_logits(p, y, reduction="none")
-    hard = (p.sigmoid() > 0.5).float() != y
-    assert 0 <= float((~hard).float().mean()) <= 1
-    return (each * hard).sum() / hard.sum().clamp(min=1) + each.mean()
-
-
-CUT = {
-    "weighted": lambda p, y: bce(p, y) + 0.5 * dice((p.sigmoid() > 0.5).float(), y),
-    "in place": added_in_place,
-    "stacked": lambda p, y: torch.stack([bce(p, y), dice((p > 0).float(), y)]).mean(),
-    "squared": lambda p, y: bce(p, y) + functional.mse_loss((p > 0).float(), y),
-    "whole numbers": lambda p, y: bce(p, y) - p.sigmoid().mul(10).long().float().mean(),
-}
-CUT["rounded"] = lambda p, y: bce(p, y) + dice(p.sigmoid().round(), y)
-
-
-def straight_through(p: Tensor, y: Tensor) -> Tensor:
-    soft = p.sigmoid()
-    return bce(p, y) + dice(soft + (soft.round() - soft).detach(), y)
-
-
-WHOLE = {
-    "straight through": straight_through,
-    "soft": lambda p, y: bce(p, y) + 0.5 * dice(p.sigmoid(), y),
-    "mined": mined,
-    "detached": lambda p, y: bce(p, y) + dice(p.sigmoid(), y).detach(),
-    "not in the loss": lambda p, y: (bce(p, y), bce(p, y) + dice((p > 0).float(), y))[0],
-    "of the targets": lambda p, y: bce(p, y) + (y > 0.5).float().mean(),
-}
-
-
-def rules(loss: Callable[[Tensor, Tensor], Tensor]) -> list[str]:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 1, 3, padding=1))
-    optimizer = torch.optim.Adam(model.parameters())
-    report = checker.check(model, BATCH, lambda net, batch: loss(net(batch[0]), batch[1]), optimizer=optimizer)
-    return [finding.rule for finding in report.findings]
-
-
-@pytest.mark.parametrize("name", CUT)
-def test_a_part_without_a_gradient_is_named(name: str) -> None:
-    assert rules(CUT[name]) == ["loss.part"]
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_what_has_its_gradient_or_is_meant_is_let_alone(name: str) -> None:
-    assert rules(WHOLE[name]) == []

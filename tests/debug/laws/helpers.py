@@ -1,20 +1,25 @@
-"""A small classification task, and the findings of a report by their rule."""
+"""A small classification task, the observed step alone, and the findings of a report by their rule."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ocrlab.debug.instruments.step_check import checker
+import ocrlab
+from ocrlab.debug.laws.law import Report
+from ocrlab.debug.laws.result import Result
+
+check = partial(ocrlab.check_step, seconds=0)  # the observed step, without experiments
 
 
-def rules(report: checker.Report) -> set[str]:
+def rules(report: Report) -> set[str]:
     return {finding.rule for finding in report.findings}
 
 
-def finding_of(report: checker.Report, rule: str) -> checker.Finding:
+def finding_of(report: Report, rule: str) -> Result:
     finding = next(finding for finding in report.findings if finding.rule == rule)
     assert finding.where and finding.got and finding.need and finding.do
     return finding

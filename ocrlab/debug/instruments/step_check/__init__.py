@@ -1,1 +1,0 @@
-"""One training step, checked: what is wrong with it although nothing raises."""
