@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -145,12 +146,14 @@ def ends(page: Path, command: str) -> set[int]:
     return {int(match[1])} if match else {0}
 
 
-def commands(page: Path) -> list[object]:
-    commands_ = []
-    for command in shown(page):
-        marks = [pytest.mark.slow] if LONG.search(command) else []
-        commands_.append(pytest.param(page, command, marks=marks, id=f"{page.stem}: {command}"))
-    return commands_
+def commands() -> Iterator[object]:
+    """Yield each page with each of its commands: long ones, and those that an earlier page has too, are slow."""
+    earlier: set[str] = set()
+    for page in (*PAGES, README):
+        for command in shown(page):
+            marks = [pytest.mark.slow] if LONG.search(command) or command in earlier else []
+            yield pytest.param(page, command, marks=marks, id=f"{page.stem}: {command}")
+            earlier.add(command)
 
 
 @pytest.fixture(scope="module")
@@ -218,29 +221,6 @@ def test_the_figures_of_the_docs_are_those_of_the_benchmarks() -> None:
     assert done.returncode == 0, "python benchmarks/scoreboard.py renders docs/measured.md again"
 
 
-def test_a_figure_that_is_measured_again_keeps_its_history() -> None:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        from table import with_history
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
-    row = {
-        "question": "q",
-        "value": 2.0,
-        "date": "2026-01-01",
-        "machine": "m",
-        "limit": "<= 3",
-        "area": "A",
-        "peer": None,
-    }
-    other = {**row, "question": "other"}
-    new = {"question": "q", "value": 1.0, "date": "2026-02-02", "machine": "n", "limit": "<= 3", "peer": "p"}
-    first, second = with_history([row, other], [new])
-    assert (first["value"], first["area"], first["peer"]) == (1.0, "A", "p")
-    assert first["history"] == [{"date": "2026-01-01", "value": 2.0, "note": "m"}]
-    assert second == other
-
-
 def test_the_table_of_help_is_that_of_the_docs() -> None:
     """The same symptoms lead to the same commands in `ocrlab --help` and in docs/README.md."""
     table = (ROOT / "docs" / "README.md").read_text(encoding="utf-8").partition("## Pages")[0]
@@ -248,7 +228,7 @@ def test_the_table_of_help_is_that_of_the_docs() -> None:
     assert firsts == [first.split()[0].partition("(")[0] for _, first, *_ in WHICH]
 
 
-@pytest.mark.parametrize("page, command", [case for page in [*PAGES, README] for case in commands(page)])
+@pytest.mark.parametrize("page, command", [*commands()])
 def test_a_command_does_what_it_says(page: Path, command: str, place: Path) -> None:
     for pattern, own in PLACES if page == README else ():
         command = re.sub(pattern, own, command)

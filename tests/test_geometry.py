@@ -51,13 +51,6 @@ def test_a_quad_is_ordered_from_its_top_left_whatever_its_start_and_direction(de
             np.testing.assert_array_equal(geometry.order(other), quad.astype(np.float32))
 
 
-def test_a_longer_polygon_keeps_its_first_point() -> None:
-    angle = np.linspace(0, 2 * np.pi, 7, endpoint=False)
-    clockwise = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
-    np.testing.assert_array_equal(geometry.order(clockwise), clockwise)
-    np.testing.assert_array_equal(geometry.order(np.roll(clockwise[::-1], 1, axis=0)), clockwise)
-
-
 @pytest.mark.parametrize(
     ("polygon", "reason"),
     [
@@ -106,12 +99,6 @@ def test_of_a_longer_crossing_outline_the_largest_part_stays() -> None:
     assert shape.is_valid and 1100 < shape.area < 1300 and geometry.area(polygon) > 0
 
 
-def test_an_upright_box_over_the_border_stays_a_quad() -> None:
-    polygon, reason = geometry.judge([[-5, -5], [30, -5], [30, 20], [-5, 20]], 100, 80)
-    np.testing.assert_array_equal(polygon, [[0, 0], [30, 0], [30, 20], [0, 20]])
-    assert reason == "none"
-
-
 def test_a_turned_box_over_the_border_is_cut_exactly() -> None:
     quad = turned([[60, 40], [120, 40], [120, 60], [60, 60]], 30)
     polygon, reason = geometry.judge(quad, 100, 80)
@@ -138,22 +125,6 @@ def test_judged_polygons_are_always_sound() -> None:
     assert {"none", "empty"} <= reasons
 
 
-def test_offset_moves_the_edges_by_whole_pixels() -> None:
-    (inner,) = geometry.offset(SQUARE, -3)
-    assert inner.dtype == np.float32
-    assert {tuple(p) for p in inner.tolist()} == {(13, 13), (27, 13), (27, 17), (13, 17)}
-    (outer,) = geometry.offset(SQUARE, 3)
-    assert len(outer) > 4 and outer.min(axis=0).tolist() == [7, 7] and outer.max(axis=0).tolist() == [33, 23]
-    assert geometry.offset(SQUARE, -5) == [] == geometry.offset(SQUARE[:2], 5)
-
-
-def test_offset_inwards_may_give_several_polygons() -> None:
-    left = [[40, 11], [20, 11], [20, 20], [0, 20], [0, 0], [20, 0], [20, 9]]
-    right = [[40, 9], [40, 0], [60, 0], [60, 20], [40, 20]]
-    bell = left + right
-    assert len(geometry.offset(bell, -3)) == 2
-
-
 def test_offset_is_that_of_clipper() -> None:
     rng = np.random.default_rng(2)
     for _ in range(100):
@@ -171,16 +142,6 @@ BAD_OFFSETS = [(math.nan, 1.0), (math.inf, 1.0), (0.0, math.nan), (1e12, 1.0), (
 def test_offset_refuses_what_clipper_cannot_count(corner: float, distance: float) -> None:
     with pytest.raises(ShapeError, match="cannot be offset"):
         geometry.offset([[corner, 0], [10, 0], [10, 10]], distance)
-
-
-def test_unshrink_undoes_the_shrink_of_any_rectangle() -> None:
-    rng = np.random.default_rng(3)
-    w, h, ratio = rng.uniform(2, 900, 2000), rng.uniform(2, 60, 2000), 0.4
-    d = w * h * (1 - ratio**2) / (2 * (w + h))
-    inner_w, inner_h = w - 2 * d, h - 2 * d
-    distance = geometry.unshrink_distance(inner_w * inner_h, 2 * (inner_w + inner_h), ratio)
-    assert distance.shape == d.shape
-    np.testing.assert_allclose(distance, d, rtol=1e-6)
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.4, 0.5, 0.6, 0.9])

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import subprocess
 import sys
 import time
 import urllib.request
@@ -83,20 +80,3 @@ def test_the_environments_own_kernel_starts_also_next_to_the_users_own(
     assert (kernel_spec["display_name"] == "theirs") == (prefer == "0")
     if prefer == "1":
         assert Path(kernel_of(url, tmp_path)).resolve() == Path(sys.executable).resolve()
-
-
-def test_make_lab_and_make_voila_are_what_is_tested() -> None:
-    if not shutil.which("make"):
-        pytest.skip("make is not installed")
-    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
-    for target, program, wanted in (
-        ("lab", "jupyterlab", "notebooks"),
-        ("voila", "voila", "notebooks/08_inspect.ipynb"),
-    ):
-        command = ["make", "-C", str(ROOT), "-n", target, "ARGS=--port 8899"]
-        printed = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
-        [line] = [line for line in printed.splitlines() if f"-m {program}" in line]
-        assert line.rstrip().endswith(f"--port 8899 {wanted}")
-        assert '{"websocket_max_message_size": 268435456}' in line
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert re.search(r"^export JUPYTER_PREFER_ENV_PATH := 1$", makefile, re.MULTILINE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from ocrlab.cli import diagnose
 from ocrlab.cli.parser import Answer, Parser
 from ocrlab.debug.diagnosis import catalogue
 from ocrlab.debug.flight_record import ring_format, ring_writer, training_findings
-from ocrlab.errors import ConfigError, DataError
+from ocrlab.errors import ConfigError
 from ocrlab.run_folder import write_json
 from ocrlab.run_folder.owner_process import identity
 
@@ -83,12 +82,6 @@ def test_where_the_record_of_a_killed_run_ends_is_reported_and_decides_no_cause(
     assert "record" not in ask(str(run)).record
 
 
-def test_no_end_is_reported_of_a_run_that_lives(tmp_path: Path) -> None:
-    run = recorded(tmp_path / "run", os.getpid())
-    with pytest.raises(DataError, match="contains no log"):
-        ask(str(run))
-
-
 @pytest.mark.parametrize("words", [(), ("a.log", "--jsonl", "b"), ("a.log", "--explain")])
 def test_a_single_source_at_a_time(words: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="one of"):
@@ -121,13 +114,6 @@ def test_many_reports_give_a_verdict_a_line_and_no_bad_line_stops_it(tmp_path: P
     assert all("not a report" in verdicts[at]["missing"][0] for at in (1, 2, 4, 5))
     assert "line 2" in verdicts[1]["missing"][0]
     assert ask("--jsonl", str(tmp_path / "r.jsonl"), "--json").record["verdicts"] == verdicts
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError):
-        ask(str(tmp_path / "absent.log"))
-    with pytest.raises(DataError):
-        ask("--jsonl", str(tmp_path / "absent.jsonl"))
 
 
 def test_a_run_that_has_not_ended_is_called_so(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
-"""`ocrlab evaluate`: what is scored on which pages, which settings, the figures."""
+"""`ocrlab evaluate`: what is scored on which pages, which settings, the figures; and the oracle."""
 
 from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +12,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ocrlab.cli import evaluate, main
-from ocrlab.cli.parser import Answer
+from ocrlab.cli import main, upper_bound
+from ocrlab.cli.parser import Answer, Parser
+from ocrlab.errors import ConfigError
 from ocrlab.evaluation.metrics.page_scores import DatasetScores, judge
 
 FIGURES = {f"{figure}@{at}" for figure in ("hmean", "precision", "recall") for at in (0.5, 0.7, 0.8)}
@@ -45,12 +47,6 @@ def test_the_answer_holds_every_figure(calls, capsys):
     assert record["hmean@0.5"] == pytest.approx(2 * (18 / 28) / (1 + 18 / 28))
     assert [row["page"] for row in record["worst"]] == ["page0", "page1", "page2", "page3", "page4"]
     assert calls.load.checkpoint == Path("c.ckpt")
-
-
-def test_without_a_checkpoint_it_is_the_newest_runs_as_everywhere(calls, capsys):
-    assert main(["evaluate", "data=receipts", "runs=mine"]) == 0
-    assert (calls.load.checkpoint, str(calls.load.runs)) == (None, "mine")
-    assert "detector: as asked" in capsys.readouterr().err
 
 
 def test_people_get_tables_by_protocol_by_size_and_of_the_worst_pages(calls, capsys):
@@ -134,27 +130,77 @@ def test_predictions_are_scored_without_a_detector(calls, shared, tmp_path, caps
     assert "belong to no page" in json.loads(capsys.readouterr().out)["error"]["message"]
 
 
-def test_the_oracle_takes_over(monkeypatch):
-    asked = []
-    monkeypatch.setattr(evaluate.upper_bound, "run", lambda args: asked.append(args) or Answer({}, "best"))
-    assert main(["evaluate", "--oracle", "receipts", "--split", "dev", "--shrink", "0.4", "0.5"]) == 0
-    assert (asked[0].oracle, asked[0].split, asked[0].shrink) == (Path("receipts"), "dev", [0.4, 0.5])
-
-
-def test_a_split_without_a_box_that_counts_is_reported(calls, monkeypatch, capsys):
-    from ocrlab.evaluation.metrics.page_scores import DatasetScores, judge
-
-    def score(*_args, **_kwargs):
-        return DatasetScores({"empty": judge([], np.zeros(0, bool), [], [], None)}, 0, 0.5)
-
-    monkeypatch.setattr(sys.modules["ocrlab.inference.scoring"], "score", score, raising=False)
-    assert main(["evaluate", "--checkpoint", "c.ckpt", "data=receipts", "--json"]) == 0
-    assert "no box" in json.loads(capsys.readouterr().out)["warning"]
-    assert main(["evaluate", "--checkpoint", "c.ckpt", "data=receipts"]) == 0
-    assert "no box" in capsys.readouterr().out
-
-
 def test_the_data_are_looked_at_before_a_network_is_loaded(calls, tmp_path, capsys):
     assert main(["evaluate", "--checkpoint", "c.ckpt", f"data={tmp_path}"]) == 1
     assert "has no split 'val'" in capsys.readouterr().err
     assert calls.load is None
+
+
+@pytest.fixture
+def data(tmp_path: Path, root: Path) -> Path:
+    """Return a folder with two pages: lines, two of which touch, one that is too small, and one that does not count."""
+    import cv2
+    import numpy as np
+
+    for name in ("images", "gts"):
+        (tmp_path / "val" / name).mkdir(parents=True)
+    lines = [(20, 20 + 60 * i, 300 + 30 * i, 50 + 60 * i, "word") for i in range(5)]
+    lines += [
+        (20, 400, 120, 440, "one"),
+        (60, 400, 160, 440, "two"),
+        (500, 20, 530, 22, "dot"),
+        (400, 400, 500, 440, "###"),
+    ]
+    for page in ("a", "b"):
+        cv2.imwrite(str(tmp_path / "val" / "images" / f"{page}.png"), np.full((480, 640, 3), 255, np.uint8))
+        text = "".join(f"{x},{y},{u},{y},{u},{v},{x},{v},{word}\n" for x, y, u, v, word in lines)
+        (tmp_path / "val" / "gts" / f"gt_{page}.txt").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def answer(*words: str) -> Answer:
+    parser = Parser("ocrlab evaluate", "scores", "")
+    parser.add_argument("settings", nargs="*")
+    upper_bound.arguments(parser)
+    return upper_bound.run(parser.parse_args(words))
+
+
+GRID = ("--long-side", "640", "--shrink", "0.5", "--unclip", "exact", "1.5")
+
+
+def test_the_config_is_always_a_row_and_marked(data: Path) -> None:
+    record = answer("evaluate.long_side=320", "targets.shrink_ratio=0.5", "post.unclip=2", "--oracle", str(data), *GRID)
+    rows = [line.split() for line in record.text.splitlines() if line[:3] in ("320", "640")]
+    assert len(rows) == 6 and [row[:3] for row in rows if "config" in row] == [["320", "0.5", "2.0"]]
+    assert sum("best" in row for row in rows) == 1
+    assert record.record["config"]["unclip"] == 2 and record.record["best"]["unclip"] == "exact"
+    assert record.status == 0
+
+
+def test_the_record_is_json_with_every_row_and_all_lost_boxes(data: Path) -> None:
+    half = ("evaluate.long_side=640", "targets.shrink_ratio=0.5")
+    record = json.loads(json.dumps(answer(*half, "--oracle", str(data), *GRID).record))
+    about = {"schema": 1, "pages": 2, "boxes": 16, "split": "val", "shape": "quad", "skipped": 0}
+    assert {key: record[key] for key in about} == about
+    settings = [(row["long_side"], row["shrink_ratio"], row["unclip"]) for row in record["rows"]]
+    assert settings == [(640, 0.5, "exact"), (640, 0.5, 1.5)]
+    mine = record["config"]
+    assert [box["page"] for box in mine["vanished"]] == ["a", "b"] and mine["vanished"][0]["index"] == 7
+    assert [[box["index"] for box in group] for group in mine["merged"]] == [[5, 6], [5, 6]]
+    assert mine["hmean@0.8"] == pytest.approx(2 * 10 / (16 + 12)) and record["warning"] is None
+
+
+def test_a_wrong_config_is_warned_of_with_what_to_try(data: Path) -> None:
+    settings = ("evaluate.long_side=640", "targets.shrink_ratio=0.4", "post.unclip=1.5")
+    record = answer(*settings, "--oracle", str(data), *GRID)
+    warning = record.record["warning"]
+    assert warning.startswith("WARNING") and "hmean@0.7" in warning and "post.unclip=exact" in warning
+    assert re.search(r"Unclip 1.5 costs, in hmean@0.7 against exact: 0\.[1-9]\d with shrink 0.4, ", record.text)
+
+
+@pytest.mark.parametrize(
+    "words", [("--unclip", "tight"), ("--shrink", "1.5"), ("--long-side", "9"), ("--shape", "oval")]
+)
+def test_wrong_words_are_refused(data: Path, words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError):
+        answer("--oracle", str(data), *words)

@@ -200,7 +200,7 @@ def test_a_stdout_that_is_closed_or_full_is_no_traceback(words, streams, status,
     assert done.stderr.startswith(message) and len(done.stderr.splitlines()) == bool(message), done.stderr
 
 
-@pytest.mark.parametrize("coding", ["utf-8:strict", "utf-8:surrogateescape", "ascii:strict", "latin-1:strict"])
+@pytest.mark.parametrize("coding", ["utf-8:strict", "ascii:strict"])
 @pytest.mark.parametrize("words", [["samples", "show"], ["samples", "show", "--json"], ["train", "--resume"]])
 def test_a_name_of_any_bytes_is_no_traceback(words, coding, tmp_path):
     name = b"caf\xe9 \xf0\x9f\x98\x80\x1b[31m"
@@ -215,3 +215,35 @@ def test_a_name_of_any_bytes_is_no_traceback(words, coding, tmp_path):
         assert record["folder"] == os.fsdecode(name), "the name comes back as it is"
     if "--resume" in words:
         assert b"\x1b" not in done.stderr, "no stranger's name moves the cursor"
+
+
+def test_nothing_is_guessed(capsys):
+    for words in (["train", "--jso"], ["train", "--nonsense"]):
+        assert main(words) == 2
+        assert "train: unrecognized arguments" in capsys.readouterr().err
+    assert main(["samples", "make", "x", "--jso"]) == 2
+    assert "samples make: unrecognized arguments: --jso. The nearest is --json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [
+    ["predict", "page.jpg", "--out", "file"],
+    ["predict", "page.jpg", "--out", ""],
+    ["predict", "page.jpg", "--jsonl", ""],
+    ["export", "onnx", "--out", "file"],
+    ["export", "onnx", "--out", "file/model.onnx"],
+    ["samples", "show", "data", "--out", "file.png"],
+    ["samples", "show", "data", "--out", "file/sheet.png"],
+    ["samples", "make", "file"],
+    ["samples", "make", "new", "--train", "0", "--val", "0"],
+])  # fmt: skip
+def test_a_place_that_cannot_be_written_is_wrong_use(words, calls, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("page.jpg", "file", "file.png"):
+        Path(name).write_text("mine")
+    assert main(words) == 2
+    stderr = capsys.readouterr().err
+    assert stderr.count("ocrlab: ") == 1 and "  at " not in stderr
+    assert calls.load is None, "before anything is loaded"
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
+        ("page.jpg", "file", "file.png"), "mine"
+    )

@@ -1,4 +1,4 @@
-"""`ocrlab memory`: its words, wrong use, and what it says of a fit."""
+"""`ocrlab memory`: fit, estimate, why and watch; their words and wrong use."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.cli import main, memory_estimate, memory_fit
+from ocrlab.cli import main, memory_fit, memory_watch, memory_why
+from ocrlab.cli.parser import Answer, Parser
+from ocrlab.cli.streams_and_signals import outputs_to_stderr
 from ocrlab.data.synthetic import generate
 from ocrlab.debug.memory.fit_trials import MemoryTrial
 from ocrlab.debug.memory.largest_batch import Fit
 from ocrlab.debug.memory.memory_limit import Limit
+from ocrlab.errors import ConfigError
 
 MIB = 1 << 20
 LIMIT = Limit(1000 * MIB, "resident", "--limit", True)
@@ -26,12 +29,6 @@ def fitted(batch: int, proven: str, **more: object) -> Fit:
         MemoryTrial(5, False, 950 * MIB, "train", "ended", 1.0),
     ]
     return Fit(batch, 800 * MIB, LIMIT, 950 * MIB, ["batch_size=4"], 48, proven, tries, **more)  # type: ignore[arg-type]
-
-
-def test_every_word_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for word in ("fit", "estimate"):
-        assert main(["memory", word, "--help"]) == 0
-        assert "examples:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -52,8 +49,7 @@ def test_wrong_words_are_refused_before_anything_is_started(
 
 
 @pytest.mark.parametrize(
-    ("proven", "message"),
-    [("batch + 1 fails", "5 does not fit"), ("close", "close"), ("most", "48"), ("time", "time")],
+    ("proven", "message"), [("batch + 1 fails", "5 does not fit"), ("close", "close"), ("most", "48"), ("time", "time")]
 )
 def test_the_sentence_says_why_there_is_nothing_larger(proven: str, message: str) -> None:
     result = fitted(4, proven)
@@ -63,32 +59,11 @@ def test_the_sentence_says_why_there_is_nothing_larger(proven: str, message: str
     assert "batch_size=4" in memory_fit.text(result)
 
 
-def test_nothing_fits_is_reported_with_what_to_change() -> None:
-    good = MemoryTrial(1, True, 700 * MIB, "train", changes={"crop": "256"})
-    result = fitted(0, "batch + 1 fails", remedies=[good], left_out={"frozen BatchNorm": "no setting"})
-    assert "crop=256" in memory_fit.sentence(result)
-    assert "700 MiB" in memory_fit.sentence(result)
-    assert memory_fit.record(result)["status"] == "nothing fits"
-    assert "frozen BatchNorm" in memory_fit.text(result)
-    assert "no change" in memory_fit.sentence(fitted(0, "batch + 1 fails"))
-
-
 @pytest.mark.parametrize("proven", ["time", "slow", "unverified", "not measured"])
 def test_what_was_not_measured_is_not_called_nothing_fits(proven: str) -> None:
     assert memory_fit.record(fitted(0, proven))["status"] == "not measured"
     assert memory_fit.sentence(fitted(0, proven)).startswith("Not measured")
     assert "othing fits" not in memory_fit.text(fitted(0, proven))
-
-
-def test_an_estimate_is_read_part_by_part() -> None:
-    parts = {"parameters": 11 * MIB, "activations": 50 * MIB, "validation": 0}
-    estimate = {"parts": parts, "peak": 61 * MIB, "slope": 9.0 * MIB, "module": "head", "phase": "forward"}
-    text = memory_estimate.text(estimate, 4)
-    assert "activations" in text
-    assert "61.0 MiB" in text
-    assert "validation" not in text
-    assert "head, forward" in text
-    assert "9.0 MiB" in text
 
 
 @pytest.mark.slow
@@ -126,3 +101,76 @@ def test_a_real_fit_leaves_nothing_behind(tmp_path: Path) -> None:
     assert record["settings"] == [f"batch_size={record['batch']}", "trainer.accumulate_grad_batches=1"]
     assert not (tmp_path / "runs").exists()
     assert not [left for left in (tmp_path / "tmp").iterdir() if left.name.startswith("ocrlab-")]
+
+
+def asked(*words: str) -> Answer:
+    parser = Parser("ocrlab memory why", "why", memory_why.EXAMPLES)
+    memory_why.arguments(parser)
+    return memory_why.run(parser.parse_args(list(words)))
+
+
+def test_a_log_is_answered_with_seven_rows_and_a_sentence(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("DefaultCPUAllocator: can't allocate memory: you tried to allocate 21474836480 bytes.\n")
+    done = asked(str(log))
+    lines = done.text.splitlines()
+    assert [line[0] for line in lines[:7]] == list("1234567")
+    assert "20.00 GiB" in lines[0]
+    assert lines[-1].startswith("It ran out of memory")
+    assert done.status == 0
+    assert done.record["kind"] == "refused by the host"
+    assert json.loads(json.dumps(done.record))["schema"] == 1
+
+
+def test_no_memory_failure_ends_with_status_1(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("KeyError: 'x'\n")
+    assert asked(str(log)).status == 1
+
+
+def watched(*words: str) -> Answer:
+    parser = Parser("ocrlab memory watch", "watch", memory_watch.EXAMPLES)
+    memory_watch.arguments(parser)
+    return memory_watch.run(parser.parse_args(list(words)))
+
+
+def test_a_process_in_lines_and_as_a_block(capfd: pytest.CaptureFixture[str]) -> None:
+    done = watched(str(os.getpid()), "--seconds", "0.1", "--count", "3")
+    lines = capfd.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert "host" in lines[0]
+    assert f"({os.getpid()})" in done.text
+    assert done.record["host"]["rss"] > 0
+    assert done.record["growth"]["host"]["points"] == 3
+
+
+def test_json_lines_reach_the_stdout_reserved_for_answers(capfd: pytest.CaptureFixture[str]) -> None:
+    with outputs_to_stderr(True):
+        print("somebody else")
+        done = watched(str(os.getpid()), "--seconds", "0.1", "--count", "3", "--json")
+    out = capfd.readouterr().out
+    records = [json.loads(line) for line in out.splitlines()]
+    assert len(records) == 2
+    assert {record["pid"] for record in [*records, done.record]} == {os.getpid()}
+
+
+def test_it_ends_with_its_process(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
+    done = watched(str(child.pid), "--seconds", "0.1")
+    assert done.record["pid"] == child.pid
+    child.wait()
+    with pytest.raises(ConfigError, match="no process"):
+        watched(str(child.pid))
+
+
+def test_the_whole_machine_where_no_run_lives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = watched("--count", "1")
+    assert "the whole machine" in done.text
+    assert done.record["host"]["total"] > done.record["host"]["available"] > 0
+
+
+@pytest.mark.parametrize("words", [("--seconds", "0"), ("--count", "0")])
+def test_wrong_use_of_watch(words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError):
+        watched(*words)

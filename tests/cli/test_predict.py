@@ -49,14 +49,6 @@ def test_later_pages_of_a_file_are_left_out_and_reported(pages, calls, capsys):
     assert "two.tif: all but the first of its 2 pages" in output.err and "1 left out" in output.out
 
 
-def test_an_image_is_enough(pages, calls, capsys):
-    assert main(["predict", "a.jpg"]) == 0
-    assert (calls.files.out, calls.load.device) == (Path("found"), "auto")
-    found, after = capsys.readouterr().out.splitlines()
-    assert found == "1 page, 1 text region, in found"
-    assert after.startswith("next: ocrlab evaluate --predictions found data=DIR")
-
-
 def test_words_in_any_order(pages, calls):
     words = "post.threshold=0.4 a.jpg --out here x=1.jpg --checkpoint c --format json icdar --device cuda"
     assert main(["predict", *words.split()]) == 0
@@ -73,13 +65,6 @@ def test_lines_go_to_stdout_and_nothing_else_does(pages, calls, capfd):
     assert [json.loads(line) for line in output.out.splitlines()] == [LINE, {"image": "b.bad"}]
     assert "1 page, 1 text region; 1 left out" in output.err
     assert calls.files.out is None
-
-
-def test_lines_and_files_together(pages, calls, capsys):
-    assert main(["predict", "a.jpg", "--jsonl", "lines.jsonl", "--format", "icdar"]) == 0
-    assert json.loads(Path("lines.jsonl").read_text()) == LINE
-    assert (calls.files.out, calls.files.formats) == (Path("found"), ["icdar"])
-    assert "in found" in capsys.readouterr().out
 
 
 def test_a_line_is_written_when_its_page_is_done(pages, calls, monkeypatch):
@@ -117,13 +102,6 @@ def test_a_list_on_stdin(pages, calls, monkeypatch, capsys):
     assert "empty list" in capsys.readouterr().err
 
 
-def test_no_page_left_is_a_failure(pages, calls, capsys):
-    assert main(["predict", "b.bad", "--out", "here"]) == 1
-    assert "1 left out" in capsys.readouterr().out
-    assert main(["predict", "none.jpg", "--out", "here"]) == 2
-    assert "none.jpg" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -150,33 +128,3 @@ def test_behind_dashes_there_are_only_files(pages, calls):
         Path(name).touch()
     assert main(["predict", "--out", "here", "--", "-rf.jpg", "post.threshold=0.4"]) == 0
     assert calls.files.paths == [Path("-rf.jpg"), Path("post.threshold=0.4")]
-
-
-@pytest.mark.parametrize(
-    "words", [["a.jpg", "--format", "json", "post.threshold=0.4"], ["--format", "json", "a.jpg", "post.threshold=0.4"]]
-)
-def test_settings_and_paths_may_stand_behind_the_formats(words, pages, calls):
-    assert main(["predict", *words]) == 0
-    assert (calls.files.paths, calls.files.formats) == ([Path("a.jpg")], ["json"])
-    assert calls.files.detector.config.post.threshold == 0.4
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--format", "jsn", "a.jpg"], "--format is unknown. Given: jsn. Needed: one or more of json, icdar, overlay"),
-        (["--format", "a.jpg"], "--format is unknown. Given: a.jpg"),
-        (["--format", "json", "exif=true"], "predict needs at least one image"),
-        (["--format", "json", "ovelay", "a.jpg"], "--format is unknown. Given: ovelay"),
-    ],
-)
-def test_a_format_that_is_none(words, message, pages, calls, capsys):
-    assert main(["predict", *words]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_paths_behind_dashes_start_no_program_that_would_wait_for_itself(pages, calls, monkeypatch):
-    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    assert main(["predict", "--out", "here", "--", "a.jpg"]) == 0
-    assert os.environ.pop("GOMP_SPINCOUNT") == "1000", "set as for paths before them"

@@ -27,17 +27,6 @@ def test_a_log_gets_few_lines(capsys):
     ]
 
 
-def test_a_log_says_how_fast_and_how_long(capsys, monkeypatch):
-    now = 0.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    with progress.training_progress() as show:
-        for step in (0, 25):
-            now += 60
-            show({"kind": "train", "step": step, "total": 100, "loss": 0.5, "images_per_second": 6.84})
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "training loss 0.500 6.8 images/s: 25/100, about 3:00 left"
-
-
 def test_a_terminal_gets_a_single_bar_with_the_last_figures():
     file = io.StringIO()
     with Progress(
@@ -54,12 +43,3 @@ def test_a_terminal_gets_a_single_bar_with_the_last_figures():
     assert measuring.description == "measuring"
     assert (training.completed, training.total, measuring.completed, measuring.total) == (5, 100, 1, 4)
     assert "[/] careful" in file.getvalue()
-
-
-def test_a_log_does_not_repeat_its_last_step(capsys, monkeypatch):
-    with progress.training_progress() as show:
-        show({"kind": "measure", "step": 1, "total": 1})
-        show({"kind": "measure", "step": 1, "total": 1})
-        monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
-        show({"kind": "end", "step": 1, "total": 1})
-    assert capsys.readouterr().err == "measuring: 1/1\n"

@@ -71,7 +71,7 @@ def test_an_exception_is_a_fail_with_notebook_report_and_result(write: Any, caps
     assert Path(path).read_bytes() == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_stopped_it_leaves_a_true_notebook_and_no_kernel(number: int, write: Any, tmp_path: Path) -> None:
     waits = "import os\nopen('mark', 'w').write(os.environ['OCRLAB_KERNEL'])\nimport time\ntime.sleep(300)"
     command = [sys.executable, "-m", "ocrlab", "run", write(PARAMETERS, waits, "print('never')")]

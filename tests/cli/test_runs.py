@@ -1,17 +1,23 @@
-"""`ocrlab runs` as it is typed: folders, conditions, filters, one JSON object, sentences for mistakes."""
+"""`ocrlab runs` as it is typed, and a table that fits every terminal."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ocrlab import cli, run_folder
+from ocrlab.cli import runs_table
 from ocrlab.config import schema as configs
+from ocrlab.reports.run_history import query
+from ocrlab.reports.run_history.fingerprint import fingerprint
+from ocrlab.reports.run_history.run_list import Run
 
 
 @pytest.fixture
@@ -109,3 +115,51 @@ def test_it_needs_no_package_and_says_what_brings_the_settings(folder: Path) -> 
     rows = done.stdout.split("\n\n")[0].splitlines()
     assert len(rows) == 5
     assert done.stderr == "ocrlab runs: no settings: they need a YAML parser (pip install pyyaml)\n"
+
+
+WORSE = fingerprint({"type": "KeyError", "message": "x", "your_code": "train.py:3 read_every_page_of_the_split"})
+
+
+def run(name: str, **more: object) -> Run:
+    first = Run(f"runs/{name}", name, "success", "2026-11-01T10:00:00+00:00", None, 61.0, {"hmean@0.5": 0.5}, True)
+    return replace(first, **more)  # type: ignore[arg-type]
+
+
+RUNS = [
+    run("20261101-100000-a", settings={"optim.lr": 0.1, "encoder": "resnet18", "seed": 1}),
+    run("20261101-100001-b", settings={"optim.lr": 0.1, "encoder": "resnet50", "seed": 2}),
+    run("20261101-100002-c", settings={"optim.lr": 0.2, "encoder": "resnet18", "seed": 3}, final=False),
+    run("20261101-100003-d", status="failed", failure=WORSE, why=WORSE.title, metrics={}, seconds=None),
+    run("20261101-100004-" + "e" * 90, status="killed", seconds=3 * 3600 + 62.9),
+]
+
+
+def page(width: int | None, runs: list[Run] = RUNS) -> str:
+    return runs_table.page(runs, runs, runs, query.group_failures(runs), width)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 119, 120, 160, 300])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    lines = page(width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert not any(line != line.rstrip() for line in lines)
+
+
+def test_what_stands_in_it() -> None:
+    text = page(160)
+    assert "0.5000" in text
+    assert "(0.5000)" in text  # not final
+    assert "3:01:02" in text
+    assert "1:01" in text
+    assert "most have: lr=0.1 encoder=resnet18\n" in text  # each seed is another one: none is usual
+    assert "seed=2 encoder=resnet50" in text or "encoder=resnet50 seed=2" in text
+    assert re.search(rf"{WORSE.id} +1  2026-11-01", text)
+    assert text.endswith("5 runs: 3 success, 1 failed, 1 killed")
+    assert "e…e" in text or "e" * 90 in text
+
+
+def test_control_characters_of_a_stranger_are_not_printed() -> None:
+    evil = run("20261101-\x1b[2J\x07", why="a\tb\nc\x9b31m", settings={"data": "\x1b]0;x", "seed": 9})
+    for width in (80, None):
+        text = page(width, [*RUNS, evil])
+        assert not {"\x1b", "\x07", "\x9b"} & set(text)

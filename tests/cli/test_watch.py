@@ -14,7 +14,6 @@ import pytest
 from ocrlab.cli import main
 from ocrlab.cli import watch as command
 from ocrlab.debug.watch.lifecycle import Ended, Options
-from ocrlab.errors import RunError
 from ocrlab.records import Cause, Verdict
 
 HEAVY = (
@@ -50,11 +49,6 @@ def test_the_words_before_the_dashes_are_ours(watch_call, capsys):
     assert watch_call["words"] == ["prog", "--json", "--timeout", "7", "--", "x"]
     assert watch_call["options"] == Options(Path("out"), 60.0, 3600.0, True, "kill")
     assert capsys.readouterr().out == "", "the program's --json is not ours"
-
-
-def test_the_defaults(watch_call):
-    assert main(["watch", "--", "prog"]) == 137
-    assert watch_call["options"] == Options()
 
 
 def test_json_is_a_single_object(watch_call, capsys):
@@ -113,13 +107,3 @@ def test_a_command_without_dashes_is_an_error(words, watch_call, capsys):
     assert main(["watch", *words]) == 2
     stderr = capsys.readouterr().err
     assert "put -- before the command: python" in stderr and "...." not in stderr
-
-
-def test_a_folder_in_use_is_wrong_use(monkeypatch, capsys):
-    def watch(words, options):
-        raise RunError("Run out is still running", got="process 7 on host", need="a run that ended")
-
-    monkeypatch.setattr(command, "watch", watch)
-    assert main(["watch", "--run-dir", "out", "--", "x"]) == 2
-    stderr = capsys.readouterr().err
-    assert "still running" in stderr and "--run-dir" in stderr

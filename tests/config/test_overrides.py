@@ -1,10 +1,14 @@
-"""Words and YAML files as flat settings with the place they stand at."""
+"""Words and YAML files as flat settings with the place they stand at; other names for settings, presets."""
 
 from __future__ import annotations
 
 import pytest
 
+from ocrlab.config.aliases import ALIASES, REFUSED, find
+from ocrlab.config.fields import flat
 from ocrlab.config.overrides import from_yaml, is_override
+from ocrlab.config.presets import PRESETS
+from ocrlab.config.schema import keys, load
 from ocrlab.errors import ConfigError
 
 
@@ -73,3 +77,49 @@ def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9\n")
     with pytest.raises(ConfigError, match="UTF-8"):
         from_yaml(tmp_path / "latin.yaml")
+
+
+def test_every_alias_leads_to_a_setting_and_hides_none():
+    names = keys()
+    assert set(ALIASES.values()) <= names.keys()
+    assert not (ALIASES.keys() | REFUSED.keys()) & names.keys()
+    assert not ALIASES.keys() & REFUSED.keys()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_every_refused_name_says_what_to_do_instead(name):
+    for below in (name, f"{name}.more"):
+        with pytest.raises(ConfigError, match="not a setting of ocrlab") as caught:
+            find(below, keys(), "command line")
+        assert caught.value.do == REFUSED[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("batchsize", "batch_size"),
+        ("batch-size", "batch_size"),
+        ("learning-rate", "optim.lr"),
+        ("optimizer.warmup_step", "optim.warmup_steps"),
+        ("trainer.lr", "optim.lr"),
+        ("epochs", "trainer.max_epochs"),
+        ("hardwear", "hardware"),
+    ],
+)
+def test_the_nearest_name_is_reported(name, right):
+    with pytest.raises(ConfigError) as caught:
+        find(name, keys(), "command line")
+    assert f"The nearest is {right}." in str(caught.value)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_valid_and_takes_effect(name):
+    preset = PRESETS[name]
+    assert preset.settings.keys() <= keys().keys()
+    assert 20 < len(preset.why) < 120 and "\n" not in preset.why
+    assert preset.settings.items() <= flat(load(hardware=name)).items()
+
+
+def test_the_promised_presets_are_there():
+    assert {"cpu_2core", "rtx3060_12gb_i5_16core"} <= PRESETS.keys()
+    assert PRESETS["rtx3060_12gb_i5_16core"].settings["trainer.precision"] == "bf16"

@@ -146,14 +146,6 @@ def test_assignment_is_checked():
     assert config == Config(), "a refused value leaves no trace, and two configs share no section"
 
 
-def test_apply_leaves_its_argument_alone():
-    config = Config()
-    assert configs.apply(config, ["post.threshold=0.4"]).post.threshold == 0.4
-    assert config == Config()
-    with pytest.raises(ConfigError, match="hardware"):
-        configs.apply(config, ["hardware=cpu_2core"])
-
-
 @pytest.mark.parametrize(
     "words", [[], ["name=2024", "weights=imagenet", "lr=1e-5", "post.unclip=1.5"], ["name='none'"]]
 )

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from ocrlab.config import schema as configs
 from ocrlab.data import dataset
-from ocrlab.data.dataset import Crops, PageOrder, Pages, collate
+from ocrlab.data.dataset import Crops, PageOrder, collate
 from ocrlab.data.formats.reader import load
 from ocrlab.errors import DataError
 
@@ -68,14 +68,6 @@ def test_ranks_share_the_epochs_and_no_page_is_lost_or_repeated(world, batch):
         assert after == list(PageOrder(pages, 3, done_crops + len(after), done_crops))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_workers_of_a_rank_keep_its_order(samples, config, workers):
-    order = PageOrder(len(samples), 0, 6, batch=2, rank=1, world=2)
-    loader = DataLoader(Crops(samples, config), batch_size=2, sampler=order, num_workers=workers, collate_fn=collate)
-    expected = [samples[page].name for _, page in order]
-    assert [name for batch in loader for name in batch.pages] == expected
-
-
 def test_a_signal_to_all_processes_does_not_take_the_workers_first():
     loader = DataLoader(range(64), num_workers=2, worker_init_fn=dataset.worker_init(), prefetch_factor=1)
     walk = iter(loader)
@@ -101,7 +93,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_program_that_leaves_with_its_workers_up_ends(tmp_path, method):
     script = tmp_path / "left.py"
     script.write_text(LEFT)
@@ -125,13 +117,6 @@ def test_a_second_signal_of_others_ends_a_worker():
                 break
     worker.join(30)
     assert worker.exitcode == -signal.SIGTERM
-
-
-def test_a_rank_that_has_a_page_less_gets_none(samples, config):
-    pages = Pages(samples, config)
-    assert pages[None] is None
-    assert pages.sample_name(None) == "no page"
-    assert pages[1].sample is samples[1]
 
 
 def test_a_crop_is_a_function_of_seed_epoch_and_page(samples, config):
@@ -180,12 +165,6 @@ def test_a_bad_page_is_replaced_and_reported_unless_strict(samples, config, monk
     strict = configs.load(overrides=["crop=128", "runtime.cache=none", "runtime.strict=true"])
     with pytest.raises(DataError, match="broken"):
         Crops(samples, strict)[0, 1]
-
-
-def test_whole_pages_come_with_their_warp(samples, config):
-    page = Pages(samples, config)[0]
-    assert page.canvas.shape[0] % 32 == page.canvas.shape[1] % 32 == 0
-    assert page.warp.shape == (2, 3)
 
 
 def test_targets_lie_where_the_text_is(samples, config):

@@ -1,4 +1,4 @@
-"""Images and annotations find each other: by the names of both files, or by the name that an annotation holds."""
+"""Folders and files of a data set: layouts, and how images and annotations find each other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ocrlab.data.annotations import PageError
-from ocrlab.data.folder_layouts import Source, find
+from ocrlab.data.folder_layouts import Source, find, splits
 from ocrlab.data.page_files import locate, pair
 from ocrlab.errors import DataError
 
@@ -84,19 +84,6 @@ def test_a_page_without_annotation_does_not_take_that_of_another(tmp_path: Path)
     assert len(errors) == 1 and "1.jpg: has no annotation" in errors[0] and "forgotten" in errors[0]
 
 
-def test_a_second_annotation_under_another_name_is_not_reported_without_image(tmp_path: Path) -> None:
-    touch(tmp_path, "images/a.jpg", "gts/gt_a.txt", "gts/a.txt")
-    matches, errors = pairs(tmp_path)
-    assert matches == {"a.jpg": "gt_a.txt"}
-    assert len(errors) == 1 and "a.txt: is an annotation too many. Given: another one of a.jpg" in errors[0]
-
-
-def test_formats_of_other_tools_explain_what_to_do(tmp_path: Path) -> None:
-    touch(tmp_path, "images/img1.jpg", "gts/poly_gt_img1.mat")
-    with pytest.raises(DataError, match="MATLAB.*txt_format"):
-        pairs(tmp_path)
-
-
 OUTSIDE = ["../secret.jpg", "a/../../secret.jpg", "a/../a/b.jpg", "/etc/passwd", "link.jpg"]
 
 
@@ -142,3 +129,77 @@ def test_an_annotation_of_a_single_page_may_look_beside_its_own_folder(tmp_path:
     assert locate("b.jpg", source, beside=data / "labels").samefile(data / "images" / "b.jpg"), "a bare name"
     with pytest.raises(PageError, match="leaves the data folder"):
         locate("../../secret.jpg", source, beside=data / "labels")
+
+
+@pytest.mark.parametrize(
+    ("names", "annotation"),
+    [
+        (["train/images/a.jpg", "train/gts/gt_a.txt", "train.json"], "train/gts"),
+        (["a.jpg", "train.json", "val.json"], "train.json"),
+        (["images/a.jpg", "train.jsonl"], "train.jsonl"),
+        (["train/ufo.json", "train/a.jpg", "val/ufo.json"], "train/ufo.json"),
+        (["train/images/a.jpg", "train/labels.json"], "train/labels.json"),
+        (["ufo/train.json", "ufo/val.json", "img/train/a.jpg", "img/val/b.jpg"], "ufo/train.json"),
+        (["jsons/train.json", "images/train/a.jpg", "images/val/b.jpg"], "jsons/train.json"),
+        (["train/gts/coco.json", "train/images/a.jpg", "val/gts/coco.json"], "train/gts/coco.json"),
+        (["train/images/_annotations.coco.json", "train/images/a.jpg"], "train/images/_annotations.coco.json"),
+    ],
+)
+def test_layouts(tmp_path: Path, names: list[str], annotation: str) -> None:
+    source = find(touch(tmp_path, *names), "train")
+    assert (source.annotations, source.note) == (tmp_path / annotation, None)
+    image = next(tmp_path / name for name in names if name.endswith("a.jpg"))
+    assert locate("a.jpg", source, 1) == image
+
+
+@pytest.mark.parametrize(
+    ("names", "path"), [(["a.jpg", "ufo.json"], ""), (["images/a.jpg", "gts/a.txt"], ""), (["ufo.json"], "ufo.json")]
+)
+def test_without_splits_every_split_is_the_same(tmp_path: Path, names: list[str], path: str) -> None:
+    touch(tmp_path, *names)
+    train, val = find(tmp_path / path, "train"), find(tmp_path / path, "val")
+    assert (train.annotations, train.images[0]) == (val.annotations, val.images[0])
+    assert train.note is None
+    assert val.note is not None and "no generalisation" in val.note
+
+
+@pytest.mark.parametrize(
+    ("names", "split", "says"),
+    [
+        (["train/images/a.jpg", "train/gts/a.txt"], "trian", "no split 'trian'.*splits train.*nearest is train"),
+        (["dev/images/a.jpg", "dev/gts/a.txt", "ufo.json"], "val", "no split 'val'.*splits dev.*Choose"),
+        (["train.json", "a.jpg"], "val", "no split 'val'.*splits train"),
+        (["a.json", "b.json"], "val", "Several files.*a.json.*b.json.*Needed: one"),
+        (["val/a.json", "val/b.json"], "val", "Several files"),
+        (["val/images/a.jpg"], "val", "val has images/ but no gts/"),
+        (["val/gts/gt_a.txt"], "val", "val has gts/ but no images/"),
+        (["readme.md", "page.jpg"], "val", "a folder with page.jpg, readme.md"),
+        (["boxes.csv", "images/a.jpg"], "val", "a table, whose columns have no known meaning; write one gts/NAME.txt"),
+        ([], "val", "a folder with nothing"),
+    ],
+)
+def test_no_such_split(tmp_path: Path, names: list[str], split: str, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        find(touch(tmp_path, *names), split)
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    touch(tmp_path, "receipts/train/images/a.jpg", "page.jpg")
+    with pytest.raises(DataError, match=f"recipts does not exist.*nearest is {tmp_path / 'receipts'}[.]$"):
+        find(tmp_path / "recipts", "train")
+    with pytest.raises(DataError, match=f"{tmp_path} has no else; .* samples make .*where draws pages"):
+        find(tmp_path / "else" / "where", "train")
+    with pytest.raises(DataError, match="page.jpg is not a data set"):
+        find(tmp_path / "page.jpg", "train")
+
+
+def test_splits(tmp_path: Path) -> None:
+    touch(tmp_path, "b/images/a.jpg", "b/gts/a.txt", "a/ufo.json", "val.json", "extra.json", ".git/x.json", "none/x.md")
+    touch(tmp_path, "c/images/a.jpg", "c/gts/coco.json")
+    assert splits(tmp_path) == ["a", "b", "c", "val"]
+
+
+@pytest.mark.parametrize("split", ["", ".", "..", "/etc", "../val", "a\\b", "images/val"])
+def test_a_split_is_a_name_and_leads_nowhere_else(split: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="name of a folder inside"):
+        find(tmp_path, split)

@@ -54,16 +54,6 @@ def test_letterbox_gives_multiples_of_32_and_never_enlarges(size):
     assert image.shape == (canvas[1], canvas[0], 3)
 
 
-def test_photometric_is_a_function_of_its_generator_and_can_be_off():
-    image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    strong = Augment(brightness=0.5, noise=20, blur=1.0)
-    a, b = (transforms.photometric(np.random.default_rng(7), image, strong) for _ in range(2))
-    np.testing.assert_array_equal(a, b)
-    assert (a != image).any()
-    off = Augment(brightness=0, noise=0, blur=0, degrade=0)
-    np.testing.assert_array_equal(transforms.photometric(np.random.default_rng(7), image, off), image)
-
-
 def test_a_degraded_crop_keeps_its_text_in_place():
     image = np.full((96, 96, 3), 230, np.uint8)
     image[40:56, 20:76] = 20

@@ -9,18 +9,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ocrlab.fault_lab import FAMILIES, FAULTS, fault, healthy, setup
-from ocrlab.fault_lab.__main__ import listing
+from ocrlab.fault_lab import FAULTS, setup
 
-QUICK = ("import_symbol", "import_opcode", "import_license", "label_json_cut", "truncated_image", "segv", "divide")
-QUICK += ("double_free", "thread_exception", "mapped_file", "absurd_array", "oom_main", "oom_program", "shm_block")
-QUICK += ("open_files", "threads", "disk_full", "file_size_signal", "lock_order", "question", "stopped", "sigterm")
+QUICK = ("import_symbol", "label_json_cut", "segv", "thread_exception", "mapped_file", "oom_main", "lock_order")
 RUNS = [(each.name, method) for each in FAULTS.values() for method in (each.start_methods or ("",))]
 BY_SIGNAL = {
     "SIGSEGV": "segv segv_told import_segv c_recursion py_recursion",
@@ -93,21 +89,6 @@ def test_every_fault_ends_as_it_says(place: Path, name: str, method: str) -> Non
     ended(place, name, method, patience=10)
 
 
-def test_there_is_enough_of_everything() -> None:
-    on_gpu = [each for each in FAULTS.values() if "gpu" in each.needs]
-    well = [each for each in FAULTS.values() if each.ends == "healthy"]
-    assert len(on_gpu) >= 25
-    assert len(well) >= 10
-    assert len(FAULTS) - len(on_gpu) - len(well) >= 60
-    for method in fault.ALL:
-        assert sum(method in each.start_methods for each in FAULTS.values()) >= 15
-
-
-def test_fault_names_are_unique() -> None:
-    assert sum(len(family.FAULTS) for family in FAMILIES) == len(FAULTS)
-    assert {each.family for each in FAULTS.values()} == {family.__name__.rpartition(".")[2] for family in FAMILIES}
-
-
 def test_a_fault_says_how_it_ends_and_why() -> None:
     for each in FAULTS.values():
         assert each.ends in ("failed", "killed", "hung", "healthy")
@@ -133,21 +114,7 @@ def test_the_list_is_cheap_and_complete() -> None:
     assert all(set(each) == keys for each in listed)
 
 
-def test_a_listing_for_people_has_a_line_each(place: Path) -> None:
-    process = start(place, "--list")
-    assert process.wait(60) == 0
-    assert (place / "output.txt").read_text() == f"{listing()}\n"
-    assert len(listing().splitlines()) == len(FAULTS)
-
-
 def test_an_unknown_fault_is_wrong_use(place: Path) -> None:
     process = start(place, "no_such_fault")
     assert process.wait(60) == 2
     assert "no_such_fault" in (place / "output.txt").read_text()
-
-
-def test_no_healthy_program_ends_at_once() -> None:
-    began = time.monotonic()
-    assert healthy.busy(0.2) > 0
-    assert time.monotonic() - began >= 0.2
-    assert healthy.LONG > 12

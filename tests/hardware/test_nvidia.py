@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ocrlab.debug.diagnosis.cuda_kernels import launch_limits
-from ocrlab.hardware import gpu_monitor, nvidia_driver, nvml
+from ocrlab.hardware import gpu_monitor, nvml
 from ocrlab.hardware.cuda_device_limits import device_limits
 from ocrlab.hardware.doctor import probe_runner
 from ocrlab.records import Reading
@@ -84,14 +84,6 @@ def test_a_library_that_does_not_start(library: Path, monkeypatch: pytest.Monkey
     assert (answer["code"], answer["error"]) == (18, "NVML 18: Driver/library version mismatch")
 
 
-def test_who_holds_a_card_open(tmp_path: Path) -> None:
-    for pid, target in (("12", "/dev/nvidia0"), ("12", "/dev/null"), ("13", "/dev/nvidiactl"), ("14", "/dev/nvidia1")):
-        folder = tmp_path / "proc" / pid / "fd"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / str(len(list(folder.iterdir())))).symlink_to(target)
-    assert [process["pid"] for process in nvml.holders(f"{tmp_path}/")] == [12, 14]
-
-
 def monitor(seconds: float = 20) -> Reading:
     stream = gpu_monitor.Stream(3600.0)
     try:
@@ -146,56 +138,6 @@ def test_without_a_card_the_child_ends_and_says_why() -> None:
     reading = monitor()
     assert reading.value is None
     assert "libnvidia-ml" in str(reading.missing)
-
-
-VERSION = """NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (x)
-GCC version:  gcc version 12.2.0
-"""
-
-
-def test_a_machine_with_a_card_and_an_empty_machine(tmp_path: Path) -> None:
-    for number, kind in ((0, "0x030000"), (1, "0x040300")):
-        place = tmp_path / f"sys/bus/pci/devices/0000:01:00.{number}"
-        place.mkdir(parents=True)
-        (place / "vendor").write_text("0x10de\n")
-        (place / "class").write_text(f"{kind}\n")
-    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
-    (tmp_path / "proc/driver/nvidia/version").write_text(VERSION)
-    (tmp_path / "proc/modules").write_text("nvidia_uvm 1 0 - Live 0x0\nnvidia 1 1 nvidia_uvm, Live 0x0\next4 1 0 -\n")
-    kernel = nvidia_driver.kernel(tmp_path)
-    assert kernel["cards"] == ["0000:01:00.0"]  # the card's sound is none
-    assert (kernel["module"], kernel["modules"], kernel["dxg"]) == ("580.65.06", ["nvidia", "nvidia_uvm"], False)
-    assert nvidia_driver.present(tmp_path)
-    kernel = nvidia_driver.kernel(tmp_path / "empty")
-    assert (kernel["cards"], kernel["module"], kernel["nodes"], kernel["modules"]) == ([], None, {}, [])
-
-
-def test_nodes_are_character_devices_that_are_opened(tmp_path: Path) -> None:
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev" / "nvidia-caps").mkdir()
-    (tmp_path / "dev" / "nvidia0").symlink_to(os.devnull)
-    (tmp_path / "dev" / "nvidiactl").symlink_to("nowhere")
-    assert nvidia_driver.nodes(tmp_path) == {"nvidia0": "ok", "nvidiactl": "No such file or directory (2)"}
-
-
-def test_the_path_of_a_mapped_library_by_its_name() -> None:
-    assert nvidia_driver.mapped("libthat-nobody-has") is None
-    path = nvidia_driver.mapped("libc.so") or nvidia_driver.mapped("libc-2") or nvidia_driver.mapped("ld-")
-    assert path is not None and Path(path).exists()
-
-
-def test_without_a_library_it_says_so(tmp_path: Path) -> None:
-    first, at, *rest = nvidia_driver.driver(str(tmp_path))
-    assert first["kernel"]["cards"] == []
-    assert "libcuda" in at["at"]
-    assert rest[-1]["cuda"]["loaded"] in (True, False)
-
-
-def test_a_gpu_is_present_where_a_node_shows_it(tmp_path: Path) -> None:
-    assert not nvidia_driver.present(tmp_path)
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev/dxg").touch()
-    assert nvidia_driver.present(tmp_path)
 
 
 DRIVER = """

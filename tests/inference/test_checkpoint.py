@@ -77,19 +77,6 @@ def test_the_checkpoint_of_a_run_that_was_sharded_is_read(tmp_path: Path) -> Non
     assert (model.width, read) == (32, config)
 
 
-def test_a_complete_run_makes_no_more_steps_by_a_larger_number(tmp_path: Path) -> None:
-    path = tmp_path / "last.ckpt"
-    config = Config(trainer={"max_steps": 6})
-    checkpoint.save({"ocrlab": checkpoint.card(config, 6, {})}, path)
-    assert checkpoint.to_resume(path, config)["step"] == 6, "it may have ended while it was measured"
-    with pytest.raises(
-        CheckpointError, match=r"is already complete .6 of 6 steps.. Given: trainer.max_steps=9.*weights="
-    ):
-        checkpoint.to_resume(path, Config(trainer={"max_steps": 9}))
-    checkpoint.save({"ocrlab": checkpoint.card(config, 5, {})}, path)
-    assert checkpoint.to_resume(path, Config(trainer={"max_steps": 9}))["step"] == 5, "a run that was stopped may"
-
-
 def test_what_a_kill_left_half_written_is_removed_and_nothing_else(tmp_path: Path) -> None:
     """Each kill in the middle of a save would leave a hundred megabytes, and a resumed run may be killed often."""
     (tmp_path / ".last.ckpt.123.tmp").write_bytes(b"half")

@@ -13,8 +13,7 @@ import torch
 
 from ocrlab.errors import CheckpointError, ConfigError, DataError, ShapeError
 from ocrlab.inference import Detector, pretrained
-from ocrlab.inference.checkpoint import load_detector, save_detector
-from ocrlab.inference.detector import newest_checkpoint, threads
+from ocrlab.inference.detector import newest_checkpoint
 from ocrlab.inference.release_checkpoint import pack
 
 
@@ -58,14 +57,6 @@ def test_the_newest_successful_run_comes_first(ships, tiny):
     assert detector.origin.startswith(
         f"{best}, the newest successful run, which reached only hmean@0.5 0.25 (`receipts`"
     )
-
-
-def test_a_run_that_has_learned_is_not_doubted(ships, tiny, tmp_path):
-    good, (net, config, _) = tmp_path / "good.ckpt", load_detector(tiny)
-    save_detector(net, good, config, 7, {"hmean@0.5": 0.9})
-    best = finished(Path("runs"), "1-good", good)
-    assert Detector.load().origin == f"{best}, the newest successful run"
-    assert "reached" not in Detector.load(tiny).origin, "somebody chose it"
 
 
 def test_the_shipped_detector_can_be_asked_for_by_name(ships, tiny):
@@ -129,15 +120,6 @@ def test_odd_sizes_are_answered_at_once(detector, size):
     detections = detector.detect(np.full((*size[::-1], 3), 255, np.uint8))
     assert (detections.width, detections.height, detections.detections) == (*size, [])
     assert time.monotonic() - start < 20, "a second on a quiet machine"
-
-
-def test_threads_are_set_for_the_network_and_for_opencv():
-    import cv2
-
-    before = cv2.getNumThreads()
-    threads(1)
-    assert (torch.get_num_threads(), cv2.getNumThreads()) == (1, 1)
-    cv2.setNumThreads(before)
 
 
 @pytest.mark.parametrize("page", ["page.jpg", Path("page.jpg"), np.zeros((8, 8, 3), np.uint8), np.zeros((8, 8))])

@@ -75,13 +75,6 @@ def test_nothing_of_this_machine_is_inside(exported):
         assert text not in data
 
 
-def test_nothing_is_overwritten(exported, tiny):
-    before = exported.read_bytes()
-    with pytest.raises(ConfigError, match="overwritten"):
-        onnx_export.to_onnx(Detector.load(tiny), exported)
-    assert exported.read_bytes() == before
-
-
 def test_a_difference_is_an_error_and_no_file(exported, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_export, "onnx_bytes", lambda *_: exported.read_bytes())
     detector = Detector.load(tiny)

@@ -1,18 +1,20 @@
-"""Validation and prediction take the same path, and a broken network is reported."""
+"""Pages through the network: any size, in order, bad ones, a broken network."""
 
 from __future__ import annotations
 
-import copy
-import weakref
+import itertools
+import threading
 
 import numpy as np
 import pytest
 import torch
 
 from ocrlab.config.schema import Evaluate, Post
+from ocrlab.data.annotations import Problem
 from ocrlab.errors import ShapeError
 from ocrlab.inference import page_inference
 from ocrlab.model.dbnet import Detector
+from ocrlab.records import Prediction
 
 
 @pytest.fixture(scope="module")
@@ -40,22 +42,6 @@ def test_a_map_with_nan_is_reported(model):
         page_inference.probability(broken, np.zeros((32, 32, 3), np.uint8), bf16=False)
 
 
-def test_the_detector_is_fused_once_for_its_weights(model):
-    mine, canvas = copy.deepcopy(model), np.full((32, 64, 3), 90, np.uint8)
-    before = page_inference.cached_fused(mine, bf16=False)
-    first = page_inference.probability(mine, canvas, bf16=False)
-    assert page_inference.cached_fused(mine, bf16=False) is before
-    with torch.no_grad():
-        mine.head.probability[-1].bias.add_(3)
-    assert page_inference.cached_fused(mine, bf16=False) is not before
-    assert (page_inference.probability(mine, canvas, bf16=False) > first).all()
-    assert page_inference.cached_fused(mine, bf16=True) is not page_inference.cached_fused(mine, bf16=False)
-    form = weakref.ref(page_inference.cached_fused(mine, bf16=False))
-    page_inference.free_fused(mine)
-    assert form() is None, "what nobody uses before the next validation takes no memory"
-    page_inference.free_fused(mine)
-
-
 @pytest.mark.parametrize("bf16", [False, True])
 def test_a_caller_s_autocast_changes_no_map(model, bf16):
     """Lightning validates inside of autocast, and the measurement at the end is made outside of it."""
@@ -75,3 +61,58 @@ def test_regions_come_back_in_page_pixels(model):
     assert len(regions.polygons) == 1
     middle = regions.polygons[0].mean(axis=0)
     assert np.abs(middle - [69.5, 49.5]).max() < 2
+
+
+@pytest.mark.parametrize(("ahead", "batch"), [(None, None), (1, 1), (2, 1), (3, 8), (16, 4), (100, 1)])
+def test_what_comes_out_is_what_single_pages_give_in_their_order(detector, sheets, ahead, batch):
+    results = list(detector.stream(sheets, ahead=ahead, batch=batch))
+    assert [len(result.detections) for result in results] == [n % 5 for n in range(23)]
+    assert results == [detector.detect(result) for result in sheets]
+
+
+def test_no_more_pages_are_taken_than_asked_for(detector, sheets):
+    taken = 0
+
+    def pages():
+        nonlocal taken
+        for _ in range(1000):
+            taken += 1
+            yield sheets[1]
+
+    results = detector.stream(pages(), ahead=5)
+    for done in range(1, 40):
+        next(results)
+        assert taken < done + 5
+    results.close()
+
+
+def test_bad_pages_are_reported_in_their_place(detector, scans):
+    (scans / "bad.png").write_bytes((scans / "p1.png").read_bytes()[:100])
+    pages = [scans / "p1.png", scans / "bad.png", np.zeros((2, 2)), scans / "gone.png", str(scans / "p2.png")]
+    results = list(detector.stream(pages))
+    assert [type(result) for result in results] == [Prediction, Problem, Problem, Problem, Prediction]
+    assert [results[1].file, results[2].file, results[3].file] == [scans / "bad.png", None, scans / "gone.png"]
+    assert "damaged" in results[1].message and "RGB" in results[2].message and "No such file" in results[3].message
+    assert (results[0].image, results[4].image) == ("p1.png", "p2.png")
+
+
+def ours() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("ocrlab-pages")]
+
+
+def test_an_early_end_leaves_no_thread(detector, sheets):
+    stream = detector.stream(itertools.repeat(sheets[2]))
+    next(stream)
+    assert ours()
+    stream.close()
+    assert not ours()
+
+
+def test_an_error_of_the_source_comes_through_and_leaves_no_thread(detector, sheets):
+    def pages():
+        yield sheets[0]
+        raise OSError("the scanner is gone")
+
+    with pytest.raises(OSError, match="scanner"):
+        list(detector.stream(pages(), ahead=1))
+    assert not ours()

@@ -15,7 +15,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from PIL import Image
 
 from ocrlab.data.annotations import Problem
 from ocrlab.errors import DataError
@@ -67,17 +66,6 @@ def test_another_process_in_the_same_folder_loses_nothing(tmp_path, monkeypatch)
     assert (tmp_path / "p.txt").read_text() == "theirs"
 
 
-def test_a_disk_without_links(tmp_path, monkeypatch):
-    def link(*_):
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", link)
-    prediction_files.create(tmp_path / "a.json", lambda path: path.write_text("1"))
-    with pytest.raises(FileExistsError):
-        prediction_files.create(tmp_path / "a.json", lambda path: path.write_text("2"))
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.json", "1")]
-
-
 def test_a_full_disk_leaves_no_part(tmp_path):
     def write(path: Path) -> None:
         path.write_text("half")
@@ -102,40 +90,6 @@ def test_stopped_in_the_middle_leaves_whole_files(detector, scans, tmp_path):
     next(results)
     results.close()
     assert sorted(names((tmp_path / "out").iterdir())) == ["p1.json", "p1.overlay.jpg", "p1.txt"]
-
-
-def test_names_of_any_kind(detector, scans, tmp_path):
-    strange = ["a b.png", "Ünïcode 한국어.png", "-dash.png", "x=1.png", os.fsdecode(b"\xff.png"), "l" * 200 + ".png"]
-    for name in strange:
-        (scans / name).write_bytes((scans / "p1.png").read_bytes())
-    out = tmp_path / "out"
-    results = list(predict_files(detector, collect([scans]), out))
-    assert all(isinstance(result.page, Prediction) for result in results)
-    assert sorted(names(out.iterdir())) == sorted(
-        f"{Path(name).stem}.json" for name in [*strange, *(f"p{i}.png" for i in (1, 2, 3))]
-    )
-    assert {json.loads(path.read_bytes())["image"] for path in out.iterdir()} >= set(strange)
-
-
-def test_kinds_of_pixels(detector, tmp_path):
-    """16 bits, grey, CMYK, palette, transparency: one bar is found on each."""
-    grey = np.full((160, 120), 200, np.uint8)
-    grey[40:56, 20:90] = 10
-    rgb = Image.fromarray(grey).convert("RGB")
-    cv2.imwrite(str(tmp_path / "deep.png"), grey.astype(np.uint16) * 257)
-    cv2.imwrite(str(tmp_path / "deep-colour.png"), np.repeat(grey[:, :, None], 3, 2).astype(np.uint16) * 257)
-    rgb.convert("L").save(tmp_path / "grey.jpg")
-    rgb.convert("CMYK").save(tmp_path / "cmyk.jpg", quality=95)
-    rgb.convert("P").save(tmp_path / "palette.png")
-    rgb.convert("1").save(tmp_path / "bits.tif")
-    ink = Image.new("RGBA", (120, 160), (0, 0, 0, 0))
-    ink.paste((0, 0, 0, 255), (20, 40, 90, 56))
-    ink.save(tmp_path / "clear.png")
-    rgb.save(tmp_path / "page.webp", lossless=True)
-    for result in predict_files(detector, collect([tmp_path])):
-        assert isinstance(result.page, Prediction), result
-        (region,) = result.page.detections
-        assert np.abs(np.mean(region.polygon, axis=0) - (54.5, 47.5)).max() < 2, result.file
 
 
 def test_bombs_and_cut_files_are_bad_pages(detector, scans):

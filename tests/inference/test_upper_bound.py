@@ -77,14 +77,6 @@ def test_boxes_that_vanish_are_too_thin_or_merge_are_named() -> None:
     assert row.hmean[0.8] < 1 and row.bins == {"< 48 px": (3, 1)}
 
 
-def test_a_smaller_page_loses_small_text_first() -> None:
-    small = [box(20, 20 + 30 * i, 300, 9) for i in range(10)]
-    rows = swept(page([*small, box(20, 380, 500, 60)]), long_sides=[320, 640], shrink_ratios=[0.6])
-    assert [row.long_side for row in rows] == [320, 640] and rows[0].hmean[0.7] < rows[1].hmean[0.7] == 1
-    assert rows[0].bins["< 12 px"] == (10, 0) and rows[0].bins[">= 48 px"] == (1, 1)
-    assert upper_bound.best(rows) is rows[1]
-
-
 def test_what_features_of_stride_4_cannot_hold_is_softened() -> None:
     heat = np.zeros((64, 64), np.float32)
     heat[16:32, 16:48] = 1
@@ -97,14 +89,6 @@ def test_what_features_of_stride_4_cannot_hold_is_softened() -> None:
     assert crossed.coarse[0.8] < crossed.hmean[0.8]
 
 
-@pytest.mark.parametrize("size", [(1, 1), (20_000, 300), (31, 2_000)])
-def test_odd_pages_do_not_matter(size: tuple[int, int]) -> None:
-    width, height = size
-    odd = page([box(0, 0, width, height)], size=size)
-    [row] = swept(page(LINES), odd)
-    assert 0.9 < row.hmean[0.5] <= 1
-
-
 @pytest.mark.parametrize("samples", [[], [page([])], [page(LINES, [True] * 6)]])
 def test_nothing_that_counts_is_an_error(samples: list[Sample]) -> None:
     with pytest.raises(DataError, match="a box that is not ignored"):
@@ -115,13 +99,6 @@ def test_nothing_that_counts_is_an_error(samples: list[Sample]) -> None:
 def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         swept(page(LINES), **wrong)
-
-
-def test_short_side_is_that_of_the_rectangle_of_same_area_and_perimeter() -> None:
-    assert upper_bound.short_side(box(3, 4, 100, 7)) == pytest.approx(7)
-    assert upper_bound.short_side(box(0, 0, 12, 12)) == pytest.approx(12)
-    assert upper_bound.short_side(np.array([[0, 0], [0, 0], [0, 0]])) == 0
-    assert [upper_bound.bin_of(size) for size in (7.9, 8, 47, 48)] == ["< 8 px", "< 12 px", "< 48 px", ">= 48 px"]
 
 
 def test_real_receipts_need_their_resolution_and_an_exact_unclip(shared: Path) -> None:

@@ -19,6 +19,8 @@ DECODERS = ("fpn", "unet")
 PAIRS = list(itertools.product(ENCODERS, DECODERS))
 DEEP = ("resnet34", "resnet50")  # of the same blocks as the others, and four times as long to compile
 MOST = [pytest.param(pair, marks=pytest.mark.slow) if pair[0] in DEEP else pair for pair in PAIRS]
+QUICK = ("resnet18_slim", "fpn"), ("mobilenet_v3_large", "unet")  # of what is traced or compiled
+FEW = [pair if pair in QUICK else pytest.param(pair, marks=pytest.mark.slow) for pair in PAIRS]
 
 
 @pytest.fixture(scope="module")
@@ -94,15 +96,7 @@ def test_bf16_and_channels_last_stay_close(built, pair):
     assert (got - want).abs().mean() < 0.02
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
-def test_probability_is_the_same_map(built, pair):
-    model = built[pair].eval()
-    x = images()
-    with torch.no_grad():
-        assert torch.equal(model.probability(x), model(x).probability)
-
-
-@pytest.mark.parametrize("pair", MOST, ids="+".join)
+@pytest.mark.parametrize("pair", FEW, ids="+".join)
 def test_export_gives_the_same_maps(built, pair):
     model = built[pair].eval()
     x = images()
@@ -112,7 +106,7 @@ def test_export_gives_the_same_maps(built, pair):
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("pair", MOST, ids="+".join)
+@pytest.mark.parametrize("pair", FEW, ids="+".join)
 def test_compiles_without_a_break(built, pair):
     torch._dynamo.reset()
     model = built[pair].eval()

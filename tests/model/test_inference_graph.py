@@ -108,18 +108,6 @@ def test_nothing_but_convolutions_pooling_and_upsampling_is_left(built, name):
     assert not any("threshold" in name for name, _ in layers.named_modules())
 
 
-def test_a_packed_weight_is_stored_once(built):
-    """An inference form beside the training takes its weights again, and not twice: 100 MB of a ResNet-50."""
-    model = built["resnet50", "fpn"]
-    quick = fused(model, bf16=False)
-    convolutions = [module for module in quick.layers.modules() if isinstance(module, Convolution)]
-    if not all(c.packed is not None for c in convolutions):
-        pytest.skip("this torch has no packed convolutions")
-    assert sum(c.plain.weight.nbytes for c in convolutions) == 0
-    packed_bytes = sum(c.packed.element_size() * c.packed.nelement() for c in convolutions)
-    assert packed_bytes <= 1.02 * sum(p.nbytes for p in model.parameters())
-
-
 def test_without_onednn_plain_convolutions_do_the_same(built, monkeypatch):
     model, images = built["resnet18", "fpn"], pixels()
     packed = fused(model, bf16=False)

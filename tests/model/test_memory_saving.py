@@ -39,7 +39,7 @@ def step(model: nn.Module, kind: torch.dtype | None = None) -> tuple[Tensor, dic
 
 
 @pytest.mark.parametrize("kind", [None, torch.bfloat16])
-@pytest.mark.parametrize("encoder", ["resnet18_slim", "resnet50", "mobilenet_v3_large"])
+@pytest.mark.parametrize("encoder", ["resnet18_slim", "mobilenet_v3_large"])
 def test_stages_computed_again_give_the_same_bits(encoder: str, kind: torch.dtype | None) -> None:
     plain, again = detector(encoder), detector(encoder)
     again.encoder.checkpoint_activations = True

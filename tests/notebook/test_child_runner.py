@@ -20,7 +20,6 @@ from ocrlab.debug.watch.supervisor import Options
 from ocrlab.errors import ConfigError, RunError
 from ocrlab.notebook import child_runner
 from ocrlab.records import Cause, Verdict
-from ocrlab.reports import progress_view
 
 
 @pytest.fixture
@@ -61,12 +60,6 @@ def test_the_value_comes_back_from_another_process_and_its_output_streams(
     assert pid != os.getpid()
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("adding\n", "quietly\n")
-
-
-def test_events_come_in_order(module: Any, tmp_path: Path) -> None:
-    events: list[dict[str, Any]] = []
-    child_runner.call(module.report, (50,), {}, Options(tmp_path / "run"), events.append)
-    assert [event["step"] for event in events] == list(range(1, 51))
 
 
 def test_a_child_that_dies_shows_a_verdict_and_the_kernel_lives(
@@ -121,15 +114,6 @@ def test_an_exception_shows_the_traceback_of_the_function_alone(
     assert "notebook/child.py" not in printed
 
 
-def test_an_ocrlab_error_is_printed_in_its_own_words(
-    module: Any, tmp_path: Path, shown: list[Any], capsys: pytest.CaptureFixture
-) -> None:
-    with pytest.raises(child_runner.ChildFailed, match="exit status 1. ConfigError: No module is called x. The kernel"):
-        child_runner.call(module.refused, (), {}, Options(tmp_path / "run"))
-    assert "Traceback" not in capsys.readouterr().err
-    assert shown == []
-
-
 def test_an_interrupt_ends_the_child(module: Any, tmp_path: Path) -> None:
     """As Jupyter does it: SIGINT to the kernel, whose child is in a session of its own."""
     began = tmp_path / "began"
@@ -157,15 +141,6 @@ def test_a_function_of_the_notebook_itself_is_refused_with_a_way_out(tmp_path: P
         child_runner.call(lambda: 1, (), {}, Options(tmp_path / "run"))
     with pytest.raises(ConfigError, match="cannot be sent"):
         child_runner.call(time.sleep, (threading.Lock(),), {}, Options(tmp_path / "run"))
-
-
-def test_the_clock_of_a_silent_child_moves(module: Any, tmp_path: Path) -> None:
-    views: list[Any] = []
-    block = progress_view.Live("Waiting", views.append)
-    command = [sys.executable, "-c", "import time; time.sleep(3)"]
-    child_runner.follow(command, Options(tmp_path / "run"), block, tmp_path / "events.jsonl")
-    assert len(views) >= 3
-    assert len({view.text for view in views}) >= 3
 
 
 def test_a_flood_is_cut_where_a_browser_would_drown(

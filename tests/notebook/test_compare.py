@@ -1,10 +1,12 @@
-"""The sections of the comparing notebook: differences, curves, intervals, pages; on runs and pages made here."""
+"""The comparing notebook: what it computes on the same pages, differences, curves, intervals."""
 
 from __future__ import annotations
 
 import math
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from ocrlab.config import schema as configs
 from ocrlab.errors import RunError
 from ocrlab.evaluation.metrics import page_scores as metric
 from ocrlab.evaluation.metrics.paired_comparison import counts
+from ocrlab.inference import checkpoint
+from ocrlab.model.dbnet import Detector
 from ocrlab.notebook import compare, compare_job
 from ocrlab.notebook.compare_job import ComparedPage, Comparison, PageResult
 
@@ -62,15 +66,6 @@ def test_what_differs(comparison: Comparison) -> None:
     assert "0.6000" in view.text
 
 
-def test_curves_of_both(comparison: Comparison) -> None:
-    view = compare.curves(comparison)
-    assert view.text == "loss at the end: A 1, B 1. hmean@0.5 on 4 pages: A 0.6, B 0.8."
-    (comparison.runs[0] / "metrics.csv").write_text("step,loss\n1,not a number\n")
-    assert "loss at the end: B 1." in compare.curves(comparison).text
-    (comparison.runs[1] / "metrics.csv").unlink()
-    assert compare.curves(comparison).text == "No run has a loss. No run has a hmean@0.5."
-
-
 def test_the_difference_with_its_interval(comparison: Comparison) -> None:
     difference = compare.differences(comparison, 1)["@0.5"]
     assert difference.pages == 9
@@ -103,28 +98,6 @@ def _and_again(page: ComparedPage) -> ComparedPage:
 
 def _twice(page: ComparedPage) -> ComparedPage:
     return ComparedPage(page.name, page.image, page.polygons, page.ignored, [page.results[0]] * 2)
-
-
-def test_pages_that_got_worse_come_first_and_are_shown(comparison: Comparison) -> None:
-    assert compare.ranked(comparison, 1)[0] == 8
-    view = compare.pages(comparison)
-    assert "B against A: 8 pages better, 1 worse, 0 the same" in view.text
-    assert "Worst regressions: -0.60" in view.text
-    assert view.html.count("<figure") == 3
-    assert "found by A only" in view.html
-
-
-def test_outlines_state_which_run_detects_what(comparison: Comparison) -> None:
-    layers = {layer.name: len(layer.polygons) for layer in compare.outlines(comparison.pages[0], 1)}
-    assert layers == {
-        "ignored": 1,
-        "found by both": 1,
-        "found by A only": 1,
-        "found by B only": 2,
-        "found by neither": 0,
-        "wrong in B": 0,  # the fourth lies on ignored text
-        "wrong in A": 1,
-    }
 
 
 def test_any_page_can_be_chosen_and_the_report_has_a_table(comparison: Comparison) -> None:
@@ -171,3 +144,31 @@ def test_which_runs_are_meant(comparison: Comparison, tmp_path: Path) -> None:
     compare_job.best(comparison.runs[0]).unlink()
     with pytest.raises(RunError, match="no checkpoint that could be compared"):
         compare_job.best(comparison.runs[0])
+
+
+def test_a_damaged_page_is_left_out_for_all_runs_and_reported(root: Path, tmp_path: Path) -> None:
+    """Two long trainings are done, and went on without it; their comparison must, too."""
+    data = tmp_path / "data"
+    shutil.copytree(root / "data_samples" / "val", data / "val")
+    images = sorted((data / "val" / "images").iterdir())
+    images[0].write_bytes(images[0].read_bytes()[:2000])
+    small = {"data": str(data), "width": 16, "evaluate.long_side": 128, "post.box_threshold": 0.0}
+    config = configs.load(overrides={**small, "trainer.accelerator": "cpu", "trainer.precision": "fp32"})
+    runs = []
+    for name in "ab":
+        run = run_folder.create(tmp_path / "runs", name, configs.dump(config))
+        model = Detector(config.encoder, config.decoder, config.width)
+        checkpoint.save_detector(model, run.checkpoints / "best-0.5.ckpt", config, 0, {})
+        run.succeed({"hmean@0.5": 0.5})
+        runs.append(str(run.path))
+    events: list[dict[str, Any]] = []
+    comparison = compare_job.compare(config, runs, "", 3, events.append)
+    assert [str(run) for run in comparison.runs] == runs
+    assert [page.name for page in comparison.pages] == [images[7].stem, images[15].stem]
+    assert all(len(page.results) == 2 for page in comparison.pages)
+    assert (
+        len(comparison.notes) == 1
+        and comparison.notes[0].startswith("Left out: ")
+        and images[0].name in comparison.notes[0]
+    )
+    assert events[-1] == {"kind": "end", "unit": "page", "step": 4, "total": 4}

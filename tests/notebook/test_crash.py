@@ -1,4 +1,4 @@
-"""The sections of the crash notebook, with verdicts made by hand; the whole is run by tests/notebooks/test_06.py."""
+"""The sections of the crash notebook, with verdicts made by hand; tests/notebooks/test_executed.py runs the whole."""
 
 from __future__ import annotations
 
@@ -18,15 +18,7 @@ NAMED = Verdict(None, "killed", None, "SIGSEGV", None, [Cause("native.segv", 0.8
 RIGHT = Caught(NAMED, FAULT, "runs/x")
 WRONG = Caught(NAMED, {**FAULT, "causes": ["host.shm"]}, "runs/x")
 UNKNOWN = Caught(Verdict(None, "killed"), FAULT, "runs/x")
-HEALTHY = Caught(Verdict(None, "success"), {**FAULT, "causes": []}, "runs/x")
 OPENED = Caught(NAMED, None, "log.txt")
-
-
-@pytest.mark.parametrize(
-    ("caught", "right"), [(RIGHT, True), (WRONG, False), (UNKNOWN, False), (HEALTHY, True), (OPENED, None)]
-)
-def test_the_first_cause_is_what_counts(caught: Caught, right: bool | None) -> None:
-    assert caught.right is right
 
 
 def test_the_truth_stands_beside_it() -> None:
@@ -46,14 +38,6 @@ def test_it_is_judged_by_the_truth_or_by_how_sure_it_is(caught: Caught, judged: 
     lab: Any = SimpleNamespace(outcome=lambda metric, value, limit, warn=None: outcomes.append((value, limit)))
     crash.judge(lab, caught)
     assert outcomes == [judged]
-
-
-def test_knowledge_is_of_the_named_cause_or_of_any() -> None:
-    assert "native.segv" in crash.knowledge(RIGHT).text
-    assert "host.shm" in crash.knowledge(RIGHT, "host.shm").text
-    assert "driver.none" in crash.knowledge(UNKNOWN).text  # no cause: all of them
-    with pytest.raises(ConfigError):
-        crash.knowledge(RIGHT, "host.shmm")
 
 
 def test_the_lab_is_listed_and_a_wrong_name_gets_the_nearest() -> None:

@@ -6,13 +6,14 @@ import os
 import pickle
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import IPython.display
 import pytest
 
 from ocrlab.errors import ConfigError, RunError
-from ocrlab.notebook import isolated_magic
+from ocrlab.notebook import display_hook, isolated_magic
 from ocrlab.notebook.child_runner import ChildFailed
 
 
@@ -57,14 +58,6 @@ def _lacking(data: bytes) -> Any:
     raise RunError("it needs uuid, which this notebook has not imported")
 
 
-def test_a_value_that_cannot_even_be_shown_is_reported(
-    namespace: dict[str, Any], capsys: pytest.CaptureFixture
-) -> None:
-    code = "class Broken:\n    def __repr__(self):\n        raise ValueError('no')\nBroken()"
-    assert isolated_magic.run("", code, namespace) is None
-    assert "the value stayed in the child" in capsys.readouterr().err
-
-
 def test_figures_and_displayed_things_appear(namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     displayed: list[tuple[Any, Any]] = []
@@ -77,17 +70,6 @@ def test_figures_and_displayed_things_appear(namespace: dict[str, Any], monkeypa
     html, *figures = [data for data, _ in displayed]
     assert html["text/html"] == "<b>rich</b>"
     assert [figure["image/png"][:8] for figure in figures] == ["iVBORw0K"] * 2  # PNG in base64, each of them once
-
-
-def test_what_is_displayed_again_takes_the_place_of_the_first(
-    namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    displayed: list[tuple[Any, Any]] = []
-    monkeypatch.setattr(IPython.display, "display", lambda data, **more: displayed.append((data, more)))
-    isolated_magic.run("", "place = display('first', display_id=True)\nplace.update('second');", namespace)
-    (_, first), (data, second) = displayed
-    assert (first["display_id"], first["update"], second["update"]) == (second["display_id"], False, True)
-    assert data["text/plain"] == "'second'"
 
 
 def test_magics_in_the_cell_and_an_exit_are_refused_in_a_single_line(namespace: dict[str, Any]) -> None:
@@ -106,13 +88,6 @@ def test_the_kernel_survives_and_the_names_stay(namespace: dict[str, Any], monke
         isolated_magic.run("", "answer = 1\nos.abort()", namespace)
     assert "answer" not in namespace
     assert "native.abort" in views[0].html
-
-
-def test_a_slip_of_the_pen_costs_no_child(namespace: dict[str, Any]) -> None:
-    with pytest.raises(SyntaxError):
-        isolated_magic.run("", "for", namespace)
-    with pytest.raises(ConfigError, match="timeouts"):
-        isolated_magic.run("--timeouts 3", "1", namespace)
 
 
 def test_functions_and_classes_of_the_notebook_go_by_their_source(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,8 +131,58 @@ def test_it_is_registered_by_load_ext_and_by_importing_the_notebook_package() ->
     assert ("cell", "isolated") in magics
 
 
-def test_tensors_come_back_on_the_cpu() -> None:
-    torch = pytest.importorskip("torch")
-    weights = torch.arange(6.0).reshape(2, 3)
-    assert torch.equal(isolated_magic.loads(pickle.dumps({"weights": weights}))["weights"], weights)
-    assert b"_load_from_bytes" in pickle.dumps(weights)  # the way that is taken over
+def test_what_is_too_large_is_left_out_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display_hook, "LARGEST", 10)
+    assert display_hook.bounded({"text/html": "x" * 11, "text/plain": "short"}) == ({"text/plain": "short"}, 5)
+    bundle, _ = display_hook.bounded({"text/html": "x" * 11})
+    assert "text/html of more than" in bundle["text/plain"]
+
+
+def test_a_value_looks_as_in_a_notebook_and_a_broken_value_has_its_repr() -> None:
+    class Rich:
+        def _repr_html_(self) -> str:
+            return "<b>rich</b>"
+
+    assert display_hook.formatted(Rich())[0]["text/html"] == "<b>rich</b>"
+    assert display_hook.formatted([1, 2])[0] == {"text/plain": "[1, 2]"}
+    assert not display_hook.is_figure(Rich())
+
+
+CELLS = ("import torch\nfrom torch import nn", "model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))")
+FAILS = "model(torch.rand(4, 1, 32, 32))"
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    interactiveshell = pytest.importorskip("IPython.core.interactiveshell")
+    interactiveshell.InteractiveShell.clear_instance()
+    shell = interactiveshell.InteractiveShell.instance()
+    monkeypatch.setattr("ocrlab.notebook.explained_errors.SECONDS", 60.0)  # machines that run tests are loaded
+    shell.run_line_magic("load_ext", "ocrlab")
+    yield shell
+    interactiveshell.InteractiveShell.clear_instance()
+
+
+def run(shell: Any, *cells: str) -> None:
+    for cell in cells:
+        shell.run_cell(cell, store_history=True)
+
+
+def test_the_explanation_follows_the_traceback(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run(shell, *CELLS, FAILS)
+    shown = capsys.readouterr().out
+    assert shown.index("RuntimeError") < shown.index("Why: ")
+    assert "1024 features" in shown
+    assert "Linear(784, 10)" in shown
+    assert "cell 2" in shown  # where the layer is made
+
+
+def test_it_can_be_switched_off(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    shell.run_line_magic("explain_errors", "off")
+    run(shell, *CELLS, FAILS)
+    assert "Why: " not in capsys.readouterr().out
+
+
+def test_an_unknown_failure_and_an_interrupt_show_nothing(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run(shell, "raise RuntimeError('of the program itself')", "raise KeyboardInterrupt", "x = 1")
+    assert "Why: " not in capsys.readouterr().out

@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import random
 import re
 import signal
 from collections.abc import Iterator
@@ -88,17 +87,6 @@ def test_the_last_line_has_stable_words(
     assert capsys.readouterr().out == f"03_train: {word}\n"
 
 
-def test_under_voila_whose_page_is_not_rewritten_the_outcome_comes_last(
-    shown: Shown, namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SERVER_SOFTWARE", "voila/0.5.13")
-    lab = setup(namespace)
-    assert outcomes(shown) == []
-    lab.outcome("hmean@0.5", 0.9, limit=0.85)
-    lab.finish()
-    assert outcomes(shown) == ["PASS"]
-
-
 def test_nothing_judged_is_never_green(shown: Shown, namespace: dict[str, Any]) -> None:
     setup(namespace).finish()
     assert outcomes(shown) == ["INCOMPLETE"]
@@ -119,29 +107,6 @@ def test_the_result_is_stored_in_the_notebook_and_in_the_run_folder(
     assert stored.parameters["batch_size"] == 4
     assert stored.metrics["hmean@0.5"]["limit"] == 0.85
     assert "ocrlab predict --checkpoint" in top["text/html"]
-
-
-def test_a_run_that_is_not_good_enough_should_go_on(shown: Shown, namespace: dict[str, Any], runs: Path) -> None:
-    lab = setup(namespace)
-    lab.training = trained(runs / "x")
-    lab.outcome("hmean@0.5", 0.4, limit=0.85, warn=0.7)
-    assert lab.next_command().endswith(f"/x/config.yaml trainer.max_steps={2 * lab.config.trainer.max_steps}")
-    lab.config.trainer.max_steps = 20
-    assert lab.next_command().endswith(" trainer.max_steps=500")
-
-
-def counting(count: int, progress: Any) -> int:
-    """Send one event, as a function does that runs for longer."""
-    progress({"kind": "end", "step": count, "total": count})
-    return count
-
-
-def test_the_progress_of_a_function_has_its_own_title(shown: Shown, namespace: dict[str, Any]) -> None:
-    lab = setup(namespace)
-    assert lab.run(counting, 3, title="Counting <pages>", in_process=True) == 3
-    lab.run(counting, 3, in_process=True)
-    html = "".join(bundle.get("text/html", "") for bundle in shown.values())
-    assert "Counting &lt;pages&gt;" in html and ">counting<" in html
 
 
 def test_refused_parameters_are_shown_at_the_top_and_raised(shown: Shown, namespace: dict[str, Any]) -> None:
@@ -186,38 +151,6 @@ def test_a_training_that_was_stopped_says_how_to_go_on(shown: Shown, namespace: 
     assert outcomes(shown) == ["INCOMPLETE"]
 
 
-def test_pending_progress_is_shown_when_the_cell_ends(shown: Shown, namespace: dict[str, Any]) -> None:
-    lab = setup(namespace)
-    block = lab.progress("Counting")
-    block({"kind": "measure", "step": 3, "total": 7})
-    assert "3 of 7" not in str(shown)
-    lab.after_cell(SimpleNamespace(error_before_exec=None, error_in_exec=None, execution_count=5))
-    assert "page 3 of 7" in str(shown)
-    assert outcomes(shown) == ["INCOMPLETE"]
-
-
-def test_setup_says_where_things_are_and_what_was_changed(shown: Shown, namespace: dict[str, Any], runs: Path) -> None:
-    namespace |= {"batch_size": 2}
-    setup(namespace)
-    text = " ".join(bundle["text/plain"] for bundle in shown.values())
-    assert "data_samples" in text
-    assert "batch_size = 2" in text
-
-
-def test_setup_seeds(shown: Shown, namespace: dict[str, Any]) -> None:
-    setup(namespace)
-    first = random.random()
-    setup(namespace)
-    assert random.random() == first
-
-
-def test_stacks_go_into_a_file(shown: Shown, namespace: dict[str, Any], runs: Path) -> None:
-    setup(namespace)
-    signal.raise_signal(signal.SIGUSR1)
-    [file] = (runs / ".stacks").glob("03_train-*.txt")
-    assert "test_stacks_go_into_a_file" in file.read_text(encoding="utf-8")
-
-
 def test_a_first_cell_that_runs_again_keeps_a_single_file_open(
     shown: Shown, namespace: dict[str, Any], runs: Path
 ) -> None:
@@ -228,18 +161,6 @@ def test_a_first_cell_that_runs_again_keeps_a_single_file_open(
     signal.raise_signal(signal.SIGUSR1)
     [file] = (runs / ".stacks").glob("03_train-*.txt")
     assert "test_a_first_cell_that_runs_again" in file.read_text(encoding="utf-8")
-
-
-def test_a_folder_that_cannot_be_written_costs_no_stacks(
-    shown: Shown, namespace: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr(labs.tempfile, "tempdir", str(tmp_path))
-    namespace |= {"runs": str(tmp_path / "file" / "runs")}
-    setup(namespace)
-    signal.raise_signal(signal.SIGUSR1)
-    [file] = tmp_path.glob("ocrlab-03_train-*.txt")
-    assert "Current thread" in file.read_text(encoding="utf-8")
 
 
 def test_a_function_runs_in_a_child_and_in_the_kernel_when_asked(shown: Shown, namespace: dict[str, Any]) -> None:
@@ -280,13 +201,3 @@ def test_a_child_that_dies_is_a_crash_of_the_notebook(shown: Shown, namespace: d
     assert "native.abort" in top["text/html"]
     ending = top[results.MIME]["ending"]
     assert (ending["cell"], ending["signal"], ending["exit_status"]) == (5, "SIGABRT", 134)
-
-
-def test_the_engine_names_the_folder_of_the_stacks(
-    shown: Shown, namespace: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OCRLAB_STACKS", str(tmp_path))
-    setup(namespace)
-    signal.raise_signal(signal.SIGUSR1)
-    [file] = tmp_path.glob("03_train-*.txt")
-    assert "test_the_engine_names_the_folder" in file.read_text(encoding="utf-8")

@@ -10,7 +10,6 @@ import pytest
 
 from ocrlab.debug.instruments.leaks.leak_report import Leak
 from ocrlab.debug.instruments.memory.timeline import Block, Process, Row, summarise
-from ocrlab.errors import ConfigError
 from ocrlab.notebook import memory, memory_job
 
 MIB = 2**20
@@ -58,11 +57,6 @@ def test_a_leak_is_shown_with_its_line_marked() -> None:
     assert not missed.right
     assert "No leak was detected" in memory.leak(missed).text
     assert memory_job.PlantedLeak("none", "a = 1", 0, [], "", 40).right
-
-
-def test_only_leaks_that_there_are() -> None:
-    with pytest.raises(ConfigError, match="outputs"):
-        memory_job.planted("hungry")
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from ocrlab.config.schema import Config, load, save
@@ -63,11 +62,6 @@ def test_the_model_table_counts_every_parameter_once(config: Config, encoder: st
     assert f"{encoder} + {decoder}" in view.text
 
 
-def test_curves_and_scores(run: SimpleNamespace) -> None:
-    assert "hmean@0.5 reached 0.500" in training.curves(run, 0.85).text
-    assert "over 16 pages" in training.scores(run).text
-
-
 def test_best_and_worst_pages_and_the_sweep(run: SimpleNamespace, progress: progress_view.Live) -> None:
     review = training.look(run, progress)
     assert "16 of 16" in progress.view().text
@@ -92,29 +86,3 @@ def test_a_page_that_training_left_out_does_not_end_the_notebook(
     first.write_bytes(first.read_bytes()[:2000])
     save(config.model_copy(update={"data": str(data)}), run.folder / "config.yaml")
     assert [page.sample.name for page in training.look(run, progress).pages] == [page.stem for page in others[:2]]
-
-
-def test_perfect_maps_make_the_sweep_find_the_exact_unclip(
-    run: SimpleNamespace, progress: progress_view.Live, root: Path
-) -> None:
-    """With the shrink map itself as the probability map, the exact inverse must win."""
-    from ocrlab.data import target_maps, transforms
-    from ocrlab.data.formats import reader
-    from ocrlab.evaluation.postprocess import Regions
-
-    settings = load(overrides={"data": str(root / "data_samples")})
-    pages = []
-    for sample in reader.load(settings.data, "val").samples[:2]:
-        warp, canvas = transforms.letterbox((sample.width, sample.height), settings.evaluate)
-        moved = [transforms.warp_points(p, warp) for p in sample.polygons]
-        ratio = settings.targets.shrink_ratio
-        maps = target_maps.make(moved, sample.ignored, canvas[::-1], shrink_ratio=ratio, threshold_range=(0.3, 0.7))
-        heat = np.ascontiguousarray(maps.shrink_map, dtype=np.float32)
-        nothing = Regions([], np.zeros(0, np.float32))
-        pages.append(
-            prediction_review.ReviewedPage(sample, nothing, iou.match(sample.polygons, sample.ignored, []), warp, heat)
-        )
-    scores = prediction_review.sweep(prediction_review.Review(settings, pages), (0.5,), ("exact", 1.5))
-    assert scores[0.5, "exact"]["hmean@0.7"] > 0.9
-    assert scores[0.5, "exact"]["hmean@0.7"] > scores[0.5, 1.5]["hmean@0.7"]
-    assert "unclip exact" in training.sweep(prediction_review.Review(settings, pages), progress).text

@@ -1,4 +1,4 @@
-"""A notebook as a user runs it: plain papermill, in an empty folder; `test_03.py` runs notebook 03."""
+"""A notebook as a user runs it: plain papermill, in an empty folder."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ocrlab.reports.notebooks.results import Result
 
 @pytest.fixture
 def notebook(root: Path, request: pytest.FixtureRequest) -> Path:
-    """Return the notebook whose number the test file has."""
-    [path] = (root / "notebooks").glob(f"{request.path.stem.removeprefix('test_')}_*.ipynb")
+    """Return the notebook whose number the test names."""
+    [path] = (root / "notebooks").glob(f"{request.param}_*.ipynb")
     return path
 
 

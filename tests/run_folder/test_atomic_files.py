@@ -1,4 +1,4 @@
-"""Files are whole or not there, private ones from their first byte on, and the table survives torn rows."""
+"""Files are whole or not there, private ones from their first byte on; errors are told completely."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ocrlab.run_folder.atomic_files import Table, write_bytes, write_json, write_text
+from ocrlab.run_folder.exception_record import TRACEBACK_LIMIT, describe
 
 
 def test_json_is_valid_and_holds_null_for_what_json_cannot_hold(tmp_path: Path) -> None:
@@ -63,18 +64,6 @@ def test_table_drops_a_torn_row(tmp_path: Path) -> None:
     assert path.read_text() == "step,loss\n1,0.5\n2,0.25\n"
 
 
-def test_rewind_drops_what_a_resumed_run_writes_again(tmp_path: Path) -> None:
-    table = Table(tmp_path / "metrics.csv")
-    table.rewind(3)
-    assert not table.path.exists()
-    for step in (10, 20, 30):
-        table.write({"step": step, "loss": 1 / step})
-    table.rewind(20)
-    table.write({"step": 30, "loss": 0})
-    assert [line.split(",")[0] for line in table.path.read_text().splitlines()] == ["step", "10", "20", "30"]
-    assert table.path.read_text().endswith("30,0\n")
-
-
 def test_what_is_no_file_is_written_to_and_stays_what_it_is(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -85,3 +74,49 @@ def test_what_is_no_file_is_written_to_and_stays_what_it_is(tmp_path: Path) -> N
     finally:
         os.close(reader)
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def caught(action: object, *arguments: object) -> BaseException:
+    with pytest.raises(BaseException) as info:  # noqa: PT011
+        action(*arguments)  # type: ignore[operator]
+    return info.value
+
+
+def test_where_is_the_innermost_frame_and_your_code_the_innermost_outside_of_packages() -> None:
+    description = describe(caught(lambda: json.loads("{")))
+    assert description["type"] == "json.decoder.JSONDecodeError"
+    assert "decoder.py:" in description["where"]
+    assert description["your_code"].startswith(__file__)
+    assert description["your_code"].endswith("<lambda>")
+    assert "json.loads" in description["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"), [(KeyboardInterrupt(), "interrupted"), (SystemExit(143), "exit status 143")]
+)
+def test_interrupts_and_exits_are_described_in_words(error: BaseException, message: str) -> None:
+    description = describe(error)
+    assert description["message"] == message
+    assert description["where"] is None  # it was never raised
+
+
+def test_a_long_traceback_keeps_its_head_and_its_tail() -> None:
+    def fail() -> None:
+        raise RuntimeError("x" * 2 * TRACEBACK_LIMIT + "the end")
+
+    text = describe(caught(fail))["traceback"]
+    assert len(text) < TRACEBACK_LIMIT + 100
+    assert text.startswith("Traceback")
+    assert text.endswith("the end\n")
+
+
+def test_a_chain_of_errors_is_complete() -> None:
+    def fail() -> None:
+        try:
+            raise KeyError("first")
+        except KeyError as error:
+            raise RuntimeError("second") from error
+
+    text = describe(caught(fail))["traceback"]
+    assert "KeyError: 'first'" in text
+    assert "RuntimeError: second" in text

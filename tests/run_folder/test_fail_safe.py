@@ -26,11 +26,6 @@ def test_an_error_is_written_with_its_traceback_and_goes_no_further(tmp_path: Pa
     assert log.stat().st_mode & 0o777 == 0o600
 
 
-def test_without_a_flight_folder_the_log_is_in_the_incident_folder(tmp_path: Path) -> None:
-    append_own_error(tmp_path, "diagnose", "a traceback of another process")
-    assert "a traceback of another process" in (tmp_path / "incident" / NAME).read_text()
-
-
 def test_a_log_that_cannot_be_written_raises_nothing_and_its_size_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,11 +35,6 @@ def test_a_log_that_cannot_be_written_raises_nothing_and_its_size_is_bounded(
     for _ in range(50):
         append_own_error(tmp_path, "x", "y" * 100)
     assert (tmp_path / "incident" / NAME).stat().st_size < 600
-
-
-def test_what_ends_a_program_is_passed_on(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), guarded(tmp_path, "x"):
-        raise KeyboardInterrupt
 
 
 def test_reports_are_printed_and_go_to_the_log_of_the_process(

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from ocrlab import run_folder
-from ocrlab.errors import RunError
+from ocrlab.errors import DataError, RunError
+from ocrlab.run_folder.owner_process import alive, signals_exit
+from ocrlab.run_folder.status_file import list_runs, newest, running_process, status
 
 
 def sentinels(folder: Path) -> list[str]:
@@ -132,29 +134,6 @@ def test_the_story_of_the_lost_cuda_error(tmp_path: Path, capfd: pytest.CaptureF
     assert capfd.readouterr().err == ""
 
 
-def test_the_error_when_the_folder_cannot_be_created_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(RuntimeError, match="CUDA error") as caught, run_folder.run(tmp_path / "runs", "a") as folder:
-        shutil.rmtree(tmp_path / "runs")
-        (tmp_path / "runs").touch()
-        raise RuntimeError("CUDA error: device-side assert triggered")
-    assert caught.value.__context__ is None
-    errors = capfd.readouterr().err
-    assert errors.count("\n") == 1
-    assert ".FAILURE cannot be written" in errors
-    assert str(folder.path) in errors
-
-
-def test_a_full_disk_still_gets_the_name_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(ZeroDivisionError), run_folder.run(tmp_path, "a") as folder:
-        refuse_to_write(monkeypatch)
-        _ = 1 / 0
-    assert sentinels(folder.path) == [".FAILURE"]
-    assert run_folder.status(folder.path).status == "failure"
-    assert "No space left" in capfd.readouterr().err
-
-
 def test_a_sentinel_that_cannot_be_removed_is_reported_and_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,27 +148,6 @@ def test_a_sentinel_that_cannot_be_removed_is_reported_and_does_not_count(
     assert sentinels(folder.path) == [".RUNNING", ".SUCCESS"]
     assert run_folder.status(folder.path).status == "success"
     assert ".RUNNING cannot be removed" in capfd.readouterr().err
-
-
-def test_fail_never_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    folder = run_folder.create(tmp_path, "a")
-
-    def impatient(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("ocrlab.run_folder.folder.close", impatient)
-    with open(os.devnull, "w") as gone:
-        monkeypatch.setattr(sys, "stderr", gone)
-    assert folder.fail(ValueError("x")) == ["KeyboardInterrupt: "]  # though stderr is closed as well
-
-
-def test_success_that_cannot_be_written_is_an_error_and_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(RunError, match=r"\.SUCCESS cannot be written"), run_folder.run(tmp_path, "a") as folder:
-        refuse_to_write(monkeypatch)
-        folder.succeed({"hmean@0.5": 0.9})
-    assert sentinels(folder.path) == [".FAILURE"]
 
 
 def test_an_error_after_success_is_a_failure_that_keeps_the_metrics(tmp_path: Path) -> None:
@@ -296,7 +254,100 @@ input()
     assert sorted(outputs) == ["lost", "lost", "lost", "won"]
 
 
-def test_it_needs_nothing_but_the_standard_library() -> None:
-    root = Path(run_folder.__file__).parents[2]
-    code = f"import sys; sys.path.append({str(root)!r}); import ocrlab.run_folder"
-    subprocess.run([sys.executable, "-I", "-S", "-W", "error", "-c", code], check=True, timeout=30)
+def put_sentinel(folder: Path, name: str, content: object) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    return folder
+
+
+def test_a_live_run_reads_as_running_and_a_killed_run_as_died(tmp_path: Path) -> None:
+    code = f"import ocrlab.run_folder as f; print(f.create({str(tmp_path)!r}, 'a').path, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        folder = Path(child.stdout.readline().strip())
+        assert status(folder).status == "running"
+        assert running_process(folder)["pid"] == child.pid
+        child.kill()
+    record = status(folder)
+    assert record.status == "died"
+    assert record.error is not None
+    assert record.error["type"] == "died"
+    assert newest(tmp_path, "died") == folder
+
+
+def test_the_name_of_the_file_decides_and_the_final_sentinel_counts(tmp_path: Path) -> None:
+    both = put_sentinel(
+        put_sentinel(tmp_path / "both", ".RUNNING", {"status": "running"}), ".FAILURE", {"status": "running"}
+    )
+    assert status(both).status == "failure"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", {"schema": 2, "status": "success"}, {"schema": "x"}])
+def test_what_cannot_be_read_is_refused_alone_and_reported_in_a_list(tmp_path: Path, content: object) -> None:
+    bad = put_sentinel(tmp_path / "bad", ".SUCCESS", content)
+    good = put_sentinel(tmp_path / "good", ".SUCCESS", {"status": "success", "started": "2025-01-01T00:00:00+00:00"})
+    with pytest.raises(DataError, match=r"\.SUCCESS"):
+        status(bad)
+    records = dict(list_runs(tmp_path))
+    assert records[good].error is None
+    error = records[bad].error
+    assert error is not None
+    assert error["type"] == "unreadable"
+
+
+def test_a_process_that_ended_is_dead_even_before_it_is_reaped() -> None:
+    code = "import json; from ocrlab.run_folder.owner_process import identity\n"
+    code += "print(json.dumps(identity()), flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        there = json.loads(child.stdout.readline())
+        assert alive(there)
+        child.stdin.close()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, but still a zombie
+        assert not alive(there)
+    assert not alive(there)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_becomes_an_exit_status_and_the_handler_comes_back(number: int) -> None:
+    before = signal.signal(number, signal.SIG_DFL)  # nohup would have it ignored
+    try:
+        with pytest.raises(SystemExit) as error, signals_exit():
+            os.kill(os.getpid(), number)
+            signal.pause()
+        assert error.value.code == 128 + number
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+
+
+def test_a_handler_of_somebody_else_is_left_alone() -> None:
+    numbers: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: numbers.append(number))
+    try:
+        with signals_exit():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert numbers == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_forked_child_dies_of_the_signal_itself() -> None:
+    code = """
+import os, signal
+from ocrlab.run_folder.owner_process import signals_exit
+ready, tell = os.pipe()
+with signals_exit():
+    child = os.fork()
+    if child == 0:
+        os.write(tell, b"x")
+        signal.pause()
+    os.read(ready, 1)
+    os.kill(child, signal.SIGTERM)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "-15\n"

@@ -1,15 +1,18 @@
-"""Which rank a process is, by the environment of its launcher, and what ranks say of their ends."""
+"""Ranks: which one a process is, what they say of their ends, torchrun's summary, and heartbeats."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from ocrlab.debug.flight_record import last_position, ring_format, ring_writer
-from ocrlab.errors import ConfigError, DataError, RunError
-from ocrlab.run_folder import launcher, watcher_link
+from ocrlab.errors import ConfigError, DataError
+from ocrlab.run_folder import heartbeat, launcher, watcher_link
 from ocrlab.run_folder.launcher import RankRecord, Ranks, detect_ranks
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
@@ -65,17 +68,6 @@ def test_the_first_rank_that_failed_by_itself_is_blamed(tmp_path, monkeypatch):
     assert "rank 2: ocrlab.errors.DataError: page.jpg is not an image" in word
 
 
-def test_an_error_that_all_raise_names_the_rank_that_it_is_about(tmp_path):
-    error = RunError("Rank 1 was given another batch")
-    error.rank = 1
-    for rank in (0, 1):
-        member = RankRecord(Ranks(rank, 2, rank, 2, "torchrun"))
-        member.begin()
-        member.keep(tmp_path)
-        member.end("failed", error=error)
-    assert launcher.blamed(launcher.read(tmp_path)) == 1
-
-
 def test_a_process_alone_keeps_no_record_and_a_record_that_cannot_be_written_is_no_error(tmp_path):
     alone = RankRecord(Ranks())
     alone.begin()
@@ -120,27 +112,6 @@ def test_exits_are_reported_to_the_watcher(tmp_path, monkeypatch):
     assert launcher.exits(tmp_path) == []
 
 
-def test_a_download_or_a_pipe_that_breaks_is_a_cause_of_its_own():
-    for kind, lost in (
-        ("RuntimeError", True),
-        ("torch.distributed.DistBackendError", True),
-        ("BrokenPipeError", False),
-    ):
-        assert launcher.secondary({"type": kind, "message": "[Errno 32] Broken pipe"}) is lost
-    refused = "Weights cannot be fetched. Given: <urlopen error [Errno 111] Connection refused>."
-    assert not launcher.secondary({"type": "ocrlab.errors.WeightsError", "message": refused})
-
-
-def test_a_record_tells_whether_its_machine_has_a_gpu(tmp_path):
-    member = RankRecord(Ranks(1, 2, 1, 2, "torchrun"))
-    member.begin(gpu=False)
-    member.keep(tmp_path)
-    (record,) = launcher.read(tmp_path)
-    assert record["gpu"] is False
-    assert launcher.title(record) == f"rank 1 of 2 (process {record['pid']})"
-    assert launcher.title({**record, "world": 1}).startswith("rank 1 (process"), "of at least two"
-
-
 @pytest.mark.parametrize(("phase", "sample"), [("forward", "p1, p2"), ("data", ""), ("validation", "page 7")])
 def test_where_a_rank_was_is_read_from_its_ring(phase, sample, tmp_path):
     (tmp_path / "flight").mkdir()
@@ -167,3 +138,101 @@ def test_a_launched_process_that_failed_is_noted_by_its_launcher(tmp_path: Path)
     assert (failure["type"], failure["message"]) == ("IndexError", "Target 9")
     error.error_index = 7  # type: ignore[attr-defined]
     launcher.note_launched(tmp_path, error)
+
+
+BLOCK = """[{number}]:
+  time      : 2026-01-02_03:04:05
+  host      : localhost
+  rank      : {rank} (local_rank: {rank})
+  exitcode  : {code} (pid: {pid})
+  error_file: <N/A>
+"""
+
+
+def summary(*codes: int) -> str:
+    blocks = [BLOCK.format(number=n, rank=n, code=code, pid=40 + n) for n, code in enumerate(codes)]
+    head, rule = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n", "-" * 60 + "\n"
+    return f"{head}{rule}train.py FAILED\n{rule}Failures:\n{''.join(blocks)}{rule}"
+
+
+def test_each_rank_of_a_summary_is_read_with_its_line():
+    log = summary(1, -9)
+    first, second = launcher.torchrun_failures(log)
+    assert first == {"rank": 0, "pid": 40, "exit_code": 1, "line": 10}
+    assert (second["rank"], second["exit_code"], second["line"]) == (1, -9, 16)
+    assert log.split("\n")[second["line"] - 1].strip() == "exitcode  : -9 (pid: 41)"
+    marked = "".join(f"[default0]:{line}\n" for line in log.splitlines())
+    assert launcher.torchrun_failures(marked) == [first, second], "of an agent below another one"
+    assert launcher.torchrun_failures("rank 1 is ready\n") == []
+
+
+def test_the_watcher_reads_where_runs_are_created(tmp_path, monkeypatch):
+    monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path))
+    assert watcher_link.watched()
+    watcher_link.report_runs("some/runs")
+    assert watcher_link.read_runs(tmp_path) == Path.cwd() / "some" / "runs"
+    monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path / "gone"))
+    watcher_link.report_runs("runs")
+    assert watcher_link.read_runs(tmp_path / "gone") is None
+    monkeypatch.delenv(watcher_link.FOLDER)
+    assert not watcher_link.watched()
+    watcher_link.report_runs("runs")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv(heartbeat.FOLDER, str(tmp_path))
+    monkeypatch.setattr(heartbeat, "_mine", (0, None))
+    return tmp_path
+
+
+def test_a_beat_is_read_back(folder):
+    before = time.monotonic()
+    heartbeat.beat(step=7, phase="train", sample="page é.jpg")
+    heartbeat.beat(step=8)  # what is not given stays
+    record = heartbeat.newest(folder)
+    assert before <= record.pop("time") <= time.monotonic()
+    assert record == {"pid": os.getpid(), "count": 2, "step": 8, "phase": "train", "sample": "page é.jpg"}
+
+
+def test_a_fork_has_its_own_and_the_dead_keep_their_last_word(folder):
+    heartbeat.beat(step=1)
+    pid = os.fork()
+    if pid == 0:
+        heartbeat.beat(step=2)
+        os.kill(os.getpid(), 9)
+    os.waitpid(pid, 0)
+    assert {record["pid"]: record["step"] for record in heartbeat.everyone(folder)} == {os.getpid(): 1, pid: 2}
+    assert heartbeat.newest(folder)["pid"] == pid
+
+
+@pytest.mark.parametrize("spoil", ["torn", "foreign", "short", "empty", "never given"])
+def test_what_is_no_whole_heartbeat_is_not_believed(folder, spoil):
+    heartbeat.beat(step=1)
+    path = folder / str(os.getpid())
+    data = bytearray(path.read_bytes())
+    if spoil == "torn":
+        data[8] += 1  # the first count is ahead of the second
+    changed = {"foreign": b"x" * 4096, "short": bytes(data[:100]), "empty": b"", "never given": bytes(4096)}
+    path.write_bytes(changed.get(spoil, bytes(data)))
+    assert heartbeat.read(path) is None
+    assert heartbeat.newest(folder) is None
+
+
+def test_a_beat_that_is_being_written_is_never_half(folder, root):
+    """A writer at full speed and a reader that looks a thousand times: step and sample always belong together."""
+    code = "from ocrlab.run_folder import heartbeat as h\nprint(1, flush=True)\nn = 0\nwhile True:\n n += 1\n"
+    code += " h.beat(step=n, sample=str(n))"
+    writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=root)
+    try:
+        writer.stdout.readline()
+        deadline, records = time.monotonic() + 60, [heartbeat.read(folder / str(writer.pid)) for _ in range(1000)]
+        while not any(records) and time.monotonic() < deadline:  # on a busy machine it may be a while mid-word
+            records += [heartbeat.read(folder / str(writer.pid)) for _ in range(1000)]
+    finally:
+        writer.kill()
+        writer.wait()
+        writer.stdout.close()
+    whole = [record for record in records if record]
+    assert whole
+    assert all(str(record["step"]) == record["sample"] for record in whole)

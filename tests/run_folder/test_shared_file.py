@@ -91,25 +91,6 @@ def test_on_a_file_system_that_copies_on_write_every_change_is_written(
     ]
 
 
-def test_the_descriptor_of_a_written_file_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_file, "file_system", lambda _: "nfs4")
-    before = len(os.listdir("/proc/self/fd"))
-    file = shared_file.create(tmp_path / "a", 100)
-    file[3:5] = b"ab"
-    file[5] = 7
-    assert file[3:6] == b"ab\x07" and (tmp_path / "a").read_bytes()[3:6] == b"ab\x07"
-    file.close()
-    assert len(os.listdir("/proc/self/fd")) == before
-    with pytest.raises(OSError, match="Bad file"):
-        file[5] = 8
-
-
-def test_the_file_system_of_a_folder_is_that_of_its_innermost_mount(tmp_path: Path) -> None:
-    assert shared_file.file_system(Path("/proc/self")) == "proc"
-    assert shared_file.file_system(tmp_path) == shared_file.file_system(tmp_path / "not there")
-    assert shared_file.file_system(tmp_path)
-
-
 def test_where_a_file_system_cannot_reserve_zeros_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*_: int) -> None:
         raise OSError(95, "Operation not supported")

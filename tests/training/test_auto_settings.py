@@ -1,17 +1,22 @@
-"""Choices for the machine: what the config fixes is kept, a device that fails its smoke test is not used."""
+"""Choices for the machine, the optimiser, the lines about CUDA."""
 
 from __future__ import annotations
 
+import itertools
+import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from ocrlab.config import schema as configs
+from ocrlab.config.schema import Config, Optim
 from ocrlab.errors import ConfigError
-from ocrlab.hardware import host
-from ocrlab.training import auto_settings
+from ocrlab.training import auto_settings, cuda_debug_info
+from ocrlab.training.optimizer import adamw, learning_rate
 
 
 def test_fixed_settings_stay(monkeypatch):
@@ -56,26 +61,6 @@ def test_what_is_tried_is_no_larger_than_the_training_and_leaves_no_gradients(mo
     assert all(p.grad is None for network in models for p in network.parameters())
 
 
-def test_bf16_that_onednn_does_not_have_is_not_tried(monkeypatch):
-    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
-    monkeypatch.setattr(auto_settings, "_step", lambda _model, _device, _side, bf16: lambda: 0.001 if bf16 else 0.1)
-    monkeypatch.setattr(auto_settings, "packable", lambda _kind: False)
-    machine = auto_settings.choose(configs.load(overrides=["trainer.accelerator=cpu"]))
-    assert not machine.bf16
-    assert "bf16" not in machine.reasons["formats"]
-    assert machine.reasons["precision"].startswith("fp32: oneDNN has no bf16")
-    assert auto_settings.choose(configs.load(overrides=["trainer.accelerator=cpu", "trainer.precision=bf16"])).bf16
-
-
-def test_few_cores_load_in_line(monkeypatch):
-    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
-    fixed = ["trainer.accelerator=cpu", "trainer.precision=fp32", "runtime.channels_last=false"]
-    monkeypatch.setattr(host, "cores", lambda *_: 2)
-    assert auto_settings.choose(configs.load(overrides=fixed)).workers == 0
-    monkeypatch.setattr(host, "cores", lambda *_: 16)
-    assert auto_settings.choose(configs.load(overrides=fixed)).workers == 8
-
-
 def test_cuda_that_is_not_there_is_refused_and_auto_falls_back(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="trainer.accelerator=cpu"):
@@ -102,5 +87,48 @@ def test_a_device_that_fails_in_the_child_is_not_used(monkeypatch, program, mess
     assert message in reason
 
 
-def test_smoke_passes_on_the_cpu():
-    assert auto_settings.smoke("cpu") is None
+def test_vectors_are_not_decayed():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    optimizer = adamw(model, Optim(lr=0.25, weight_decay=0.5))
+    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert {name: decay[id(p)] for name, p in model.named_parameters()} == {
+        "0.weight": 0.5, "0.bias": 0.0, "1.weight": 0.0, "1.bias": 0.0
+    }  # fmt: skip
+    assert all(group["lr"] == 0.25 for group in optimizer.param_groups)
+
+
+def test_rate_warms_up_then_falls_to_zero():
+    curve = [learning_rate(step, 10, 100) for step in range(101)]
+    assert curve[0] == pytest.approx(0.1)
+    assert max(curve) == 1.0
+    assert curve[100] == pytest.approx(0)
+    assert all(a >= b for a, b in itertools.pairwise(curve[10:]))
+
+
+@pytest.mark.parametrize(
+    ("flag", "setting", "wanted"), [("1", False, True), ("0", False, False), ("", True, True), ("off", False, False)]
+)
+def test_wanted_by_environment_or_config(flag, setting, wanted, monkeypatch):
+    monkeypatch.setenv("DEBUG_CUDA", flag)
+    assert cuda_debug_info.wanted(Config(runtime={"debug_cuda": setting})) is wanted
+
+
+def test_block_launches_sets_the_flag_that_the_lines_show(monkeypatch):
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "0")
+    cuda_debug_info.block_launches()
+    assert os.environ["CUDA_LAUNCH_BLOCKING"] == "1"
+    assert "[CUDA Info] CUDA_LAUNCH_BLOCKING=1" in cuda_debug_info.lines()
+
+
+def test_devices_are_named_and_a_sick_device_does_not_hide_the_others(monkeypatch):
+    def properties(index):
+        if index == 0:
+            raise RuntimeError("CUDA error: unknown error\nlong advice")
+        return SimpleNamespace(name="RTX 3060", major=8, minor=6, total_memory=12 * 2**30)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    lines = cuda_debug_info.lines()
+    assert "[CUDA Info] device 0: gives no answer: CUDA error: unknown error" in lines
+    assert "[CUDA Info] device 1: RTX 3060, capability 8.6, 12.0 GiB" in lines

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from ocrlab.config.schema import Config
-from ocrlab.data.dataset import Batch
 from ocrlab.training import lightning_module
 from ocrlab.training.auto_settings import Machine
 
@@ -46,28 +44,6 @@ def test_random_states_come_back_through_a_file(tmp_path):
     want = (random.random(), np.random.rand(), torch.rand(1))  # noqa: NPY002
     lightning_module.set_random_states(torch.load(tmp_path / "states.pt", weights_only=True))
     assert (random.random(), np.random.rand(), torch.rand(1)) == want  # noqa: NPY002
-
-
-@pytest.mark.parametrize(("saved", "here", "put"), [(4, 1, [0]), (1, 2, [0]), (2, 2, [0, 1]), (4, 0, [])])
-def test_states_of_gpus_that_are_not_here_are_left_out(monkeypatch, saved, here, put):
-    states = lightning_module.random_states() | {"cuda": [torch.full((2,), i, dtype=torch.uint8) for i in range(saved)]}
-    restored = []
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: here)
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: restored.append((int(state[0]), device)))
-    lightning_module.set_random_states(states)
-    assert restored == [(i, i) for i in put]
-
-
-def test_a_stored_loss_holds_no_graph(monkeypatch):
-    logits = torch.zeros(1, 1, 8, 8, requires_grad=True)
-    config = Config()
-    training = lightning_module.Training(config, Machine("cpu", 1, 0, bf16=False, channels_last=False, reasons={}))
-    training._run[0] = lambda _images: SimpleNamespace(probability_logits=logits, threshold_logits=logits)
-    maps = tuple(torch.ones(1, 1, 8, 8) for _ in range(4))
-    total = training.training_step(Batch(torch.zeros(1, 3, 8, 8), maps, []), 0)
-    assert total.grad_fn is not None
-    assert [part.grad_fn for part in training.parts] == [None] * 4
-    assert float(training.parts.total) == float(total.detach())
 
 
 def test_less_memory_is_for_what_trains_alone():

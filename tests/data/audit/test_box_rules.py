@@ -1,16 +1,19 @@
-"""The rules for single boxes at their limits; test_audit_job.py has each kind of mistake on a whole page."""
+"""The rules of the data doctor at their limits; test_audit_job.py has each kind of mistake on a whole page."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
 import numpy as np
 import pytest
 
-from ocrlab.data.audit import box_rules
+from ocrlab.data.audit import box_rules, check, missing_boxes, page_image, page_rules
 from ocrlab.data.audit.raw_annotations import Box, Raw
 
 SQUARE = np.float32([[10, 10], [50, 10], [50, 30], [10, 30]])
-QUAD = np.array([[10, 10], [110, 10], [110, 30], [10, 30]], np.float32)
-TEXTS = ["TOTAL AMOUNT", "CASH", "12.50", "THANK YOU", "INVOICE", "DATE", "99.90", "ROUNDING", "TAX", "CHANGE DUE"]
 
 
 def box(polygon: object, line: int = 1, text: str = "a", ignored: bool = False) -> Box:
@@ -19,18 +22,6 @@ def box(polygon: object, line: int = 1, text: str = "a", ignored: bool = False) 
 
 def page(*quads: np.ndarray) -> Raw:
     return Raw("p", "val", None, None, [Box(line, quad, "TOTAL 12.5", False) for line, quad in enumerate(quads, 1)])
-
-
-def doubled(*boxes: Box) -> list[tuple[int | None, str | None]]:
-    findings = box_rules.number_findings(Raw("p", "val", None, None, list(boxes)), list(boxes), None)
-    return [(finding.box, finding.other) for finding in findings if finding.kind == "duplicate_box"]
-
-
-def fit(texts: list[str], change: dict[int, float] | None = None) -> box_rules.Fit:
-    widths = np.array([10 * box_rules.units(text) + 6 for text in TEXTS])
-    for index, factor in (change or {}).items():
-        widths[index] *= factor
-    return box_rules.Fit(texts, widths, np.full(len(TEXTS), 20.0))
 
 
 @pytest.mark.parametrize(
@@ -50,33 +41,69 @@ def test_what_is_no_region_is_named(polygon: object, kind: str) -> None:
     assert problem[0] == kind
 
 
-def test_order_is_judged_by_where_it_runs_and_starts() -> None:
-    assert box_rules.order_problem(SQUARE) is None
-    upward = np.float32([[10, 100], [10, 20], [30, 20], [30, 100]])  # text that runs up the page
-    assert box_rules.order_problem(upward) is None
-    for wrong, word in ((SQUARE[::-1], "counter"), (np.roll(SQUARE, 2, 0), "right"), (np.roll(SQUARE, 1, 0), "short")):
-        problem = box_rules.order_problem(np.asarray(wrong, np.float32))
-        assert problem is not None
-        assert word in problem[2]
+def missing_lines(page: Any) -> list[tuple[missing_boxes.Line, np.ndarray]]:
+    """Return the lines that are reported on a page, with their left, top, right, bottom in its pixels."""
+    sheet = page_image.sheet(page.image, page.quads)
+    lines = [
+        line
+        for line in missing_boxes.lines(sheet)
+        if missing_boxes.likeness(line) > missing_boxes.TEXT_LIKE and missing_boxes.is_print(line)
+    ]
+    return [(line, np.array([*line.box[:2], *np.add(line.box[:2], line.box[2:])]) / sheet.scale) for line in lines]
 
 
-def test_small_boxes_of_a_single_text_need_less_of_each_other() -> None:
-    digit = np.float32([[10, 10], [18, 10], [18, 20], [10, 20]])
-    off = digit + np.float32([3, 2])  # IoU 0.33
-    assert doubled(box(digit), box(off, 2)) == [(2, "p:1")]
-    assert doubled(box(digit), box(off, 2, text="b")) == []
-    assert doubled(box(digit), box(digit + np.float32([6, 0]), 2)) == []  # neighbours
+@pytest.mark.parametrize("at", [4, 7, 12])
+def test_a_line_left_out_is_detected(draw: Callable[..., Any], at: int) -> None:
+    page = draw(3)
+    gone = page.quads.pop(at)
+    [(line, place)] = missing_lines(page)
+    assert line["known"] > 0.85
+    assert np.abs(place - [*gone[0], *gone[2]]).max() < 8
 
 
-def test_a_box_as_narrow_as_a_stroke_holds_no_text_that_runs_down() -> None:
-    raw = page(*(QUAD + 40 * row for row in range(12)), np.array([[5, 5], [6, 5], [6, 40], [5, 40]], np.float32))
-    [finding] = box_rules.text_findings(raw, raw.boxes)
-    assert (finding.kind, finding.severity, finding.box) == ("narrow", "error", 13)
+def test_print_that_stands_on_a_ruling_is_a_line(draw: Callable[..., Any]) -> None:
+    page = draw(5)
+    gone = page.quads.pop(6)
+    bottom = round(float(gone[2, 1])) - 4  # touches the letters
+    cv2.line(page.image, (10, bottom), (500, bottom), (30, 30, 30), 2)
+    [(_, place)] = missing_lines(page)
+    assert np.abs(place - [*gone[0], *gone[2]]).max() < 8
 
 
-def test_narrow_and_wide_report_their_numbers() -> None:
-    [(index, narrow)] = box_rules.misfits(fit(TEXTS, {3: 0.2}))
-    assert (index, *narrow[:2]) == (3, "narrow", "error")
-    assert "9 characters in 19 px: 2.1 px a character, page median 10" in narrow[2]
-    [(index, wide)] = box_rules.misfits(fit(TEXTS, {3: 6}))
-    assert (index, wide[0]) == (3, "wide")
+def test_scrawls_repeat_no_sign_of_the_boxes(draw: Callable[..., Any]) -> None:
+    page = draw(6)
+    page.image = np.vstack([page.image, np.full((80, 520, 3), 235, np.uint8)])
+    rng = np.random.default_rng(0)
+    for letter in range(7):
+        turn = np.cumsum(rng.normal(0, 4, (7, 2)), axis=0)
+        turn += np.array([60 + 22 * letter, 660]) - turn.mean(axis=0)
+        cv2.polylines(page.image, [turn.astype(np.int32)], False, (30, 30, 30), 2, cv2.LINE_AA)
+    assert missing_boxes.lines(page_image.sheet(page.image, page.quads))
+    assert missing_lines(page) == []
+
+
+def test_a_page_saved_again_at_half_size_is_recognised(draw: Callable[..., Any], tmp_path: Path) -> None:
+    page = draw(1)
+    page.write(tmp_path, "a")
+    page.write(tmp_path, "same")
+    small = draw(1)
+    small.image = cv2.resize(small.image, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+    small.quads = [quad / 2 for quad in small.quads]
+    small.write(tmp_path, "b", split="val", suffix=".jpg")
+    draw(2).write(tmp_path, "c")
+    findings = {
+        (f.kind, f.page, f.other, f.severity) for f in check(tmp_path) if f.box is None and f.severity != "note"
+    }
+    assert ("duplicate_page", "same", "a", "error") in findings
+    assert ("leak", "b", "train/a", "error") in findings
+    assert not any("c" in (page, other) for _, page, other, _ in findings)
+
+
+def test_texts_alone_identify_pages_without_images() -> None:
+    texts = frozenset(f"line {number}" for number in range(10))
+    first, two = (page_rules.PageFingerprint(name, "train", None, None, None, None, texts) for name in "ab")
+    other = page_rules.PageFingerprint(
+        "c", "train", None, None, None, None, frozenset(f"other {number}" for number in range(10))
+    )
+    [finding] = page_rules.duplicate_pages([first, other, two])
+    assert (finding.kind, finding.page, finding.other) == ("near_duplicate_page", "b", "a")

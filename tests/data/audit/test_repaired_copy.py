@@ -1,4 +1,4 @@
-"""The cleaned copy."""
+"""What the data doctor reads and writes: pages as they were written, contact sheets, the cleaned copy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocrlab.data.audit import check, repaired_copy
+from ocrlab.data.audit import Finding, check, contact_sheet, raw_annotations, repaired_copy
 from ocrlab.data.formats.icdar import read_icdar
 from ocrlab.errors import DataError
 
@@ -64,3 +64,55 @@ def test_what_was_ended_midway_leaves_nothing(
     )
     monkeypatch.undo()
     assert repaired_copy.copy(tmp_path / "data", tmp_path / "clean", []).pages == 2
+
+
+def test_each_finding_has_a_crop_and_sheets_are_paged(draw: Callable[..., Any], tmp_path: Path) -> None:
+    page = draw(1)
+    page.write(tmp_path, "p")
+    points = [[float(x), float(y)] for x, y in page.quads[0]]
+    far = [[9000.0, 9000.0], [9100.0, 9000.0], [9100.0, 9020.0]]
+    shapes = [points, None, far, [[1.0, 1.0]] * 4]
+    findings = [Finding("misplaced", "p", "train", 1, shape, "warn", "why " * 30) for shape in shapes * 8]
+    sheets = list(contact_sheet.sheets(tmp_path, findings))
+    assert len(sheets) == 2
+    assert sheets[0].shape == (
+        (contact_sheet.CELL[1] + contact_sheet.LABEL + contact_sheet.GAP) * 7,
+        (contact_sheet.CELL[0] + contact_sheet.GAP) * 4,
+        3,
+    )
+    red = (sheets[0] == contact_sheet.COLOURS["warn"]).all(axis=2)
+    assert red.any()
+
+
+def test_lines_keep_their_numbers_and_bad_ones_their_reasons(tmp_path: Path) -> None:
+    file = tmp_path / "gt_p.txt"
+    file.write_bytes(b"\xef\xbb\xbf1,1,9,1,9,9,1,9,a,b\r\n\r\nx,1\n1,1,9,1,9,9,1,nan,c\n1,1,9,1,9,9,1,9,###\n")
+    raw = raw_annotations.Raw("p", "train", None, file)
+    raw_annotations.read_lines(file, raw)
+    assert [(box.line, box.text, box.ignored) for box in raw.boxes] == [
+        (1, "a,b", False),
+        (4, "c", False),
+        (5, "###", True),
+    ]
+    assert [line for line, _ in raw.faults] == [3]
+    assert len(raw.notes) == 2
+
+
+def test_loose_files_find_images_around_them(draw: Callable[..., Any], tmp_path: Path) -> None:
+    draw(1).write(tmp_path, "p")
+    loose = tmp_path / "defects" / "raw"
+    loose.mkdir(parents=True)
+    (loose / "p.csv").write_text("1,1,9,1,9,9,1,9,a\n")
+    (loose / "q.csv").write_text("1,1,9,1,9,9,1,9,a\n")
+    pages = {raw.name: raw for raw in (read() for read in raw_annotations.pages(tmp_path / "defects"))}
+    assert pages["p"].image == tmp_path / "train" / "images" / "p.png"
+    assert pages["q"].image is None
+
+
+def test_an_annotation_file_that_cannot_be_read_is_an_error_and_no_loose_images(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "p.png").write_bytes(b"")
+        (tmp_path / split / f"{split}.json").write_text('{"images": [{"id": 1, "file_name": "p.png"}]')
+    with pytest.raises(DataError, match="train.json.*not JSON"):
+        raw_annotations.pages(tmp_path)

@@ -66,14 +66,6 @@ def test_masks_and_parts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(second.polygons[0], [[10, 20], [60, 20], [60, 40], [10, 40]])
 
 
-def test_ids_as_text_and_annotations_of_nothing(tmp_path: Path) -> None:
-    rows = [{"image_id": "1", "bbox": BOX}, {"image_id": 2, "bbox": BOX}, {"image_id": 9, "bbox": BOX}]
-    index = loaded(tmp_path, coco(rows))
-    assert [len(sample.polygons) for sample in index.samples] == [1, 1]
-    (note,) = index.problems
-    assert "images that are not listed are left out: image_id 9 (3 annotations in all)" in str(note)
-
-
 @pytest.mark.parametrize(
     ("row", "says"),
     [

@@ -310,10 +310,3 @@ def test_the_published_folders(tmp_path: Path) -> None:
         assert index.problems == [] and index.samples[0].texts == ("2", "KOPI, SUSU")
     with pytest.raises(DataError, match="no split 'val'.*splits dev, train"):
         load(tmp_path / "CORD", "val")
-
-
-def test_parquet_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "train-00000-of-00001.parquet").write_bytes(b"PAR1")
-    for path in (tmp_path, tmp_path / "train-00000-of-00001.parquet"):
-        with pytest.raises(DataError, match=r"Parquet.*pyarrow.*metadata\.jsonl"):
-            load(path, "train")

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ocrlab import geometry
-from ocrlab.data import annotation_cleaning
 from ocrlab.data.annotations import PageError
 from ocrlab.data.formats.reader import load, read_image
 from ocrlab.errors import DataError
@@ -78,40 +76,6 @@ def test_degenerate_boxes_are_dropped_and_counted_once(tmp_path: Path) -> None:
         assert polygon.dtype == np.float32
         assert (polygon >= 0).all() and (polygon <= [WIDTH, HEIGHT]).all()
     assert not index.problems
-
-
-def many_polygons() -> list[np.ndarray | None]:
-    """Return boxes as people and programs make them: upright, slanted, wrong way round, outside, curved, broken."""
-    rng = np.random.default_rng(0)
-    corners = rng.integers(-3, 60, (1200, 2, 2)).astype(np.float32)
-    low, high = corners.min(1), corners.max(1)
-    quads = np.stack([low, np.stack([high[:, 0], low[:, 1]], 1), high, np.stack([low[:, 0], high[:, 1]], 1)], axis=1)
-    for turn in range(4):  # also boxes that start elsewhere, run the other way, or are not upright
-        quads[turn::8] = np.roll(quads[turn::8], turn, axis=1)
-    quads[4::8] = quads[4::8, ::-1]
-    quads[5::8] += rng.uniform(-6, 6, quads[5::8].shape)
-    quads[6::8] = rng.uniform(0, 50, quads[6::8].shape)
-    angles = np.sort(rng.uniform(0, 2 * np.pi, (300, 7)), axis=1)
-    round_ones = 27 + rng.uniform(5, 30, (300, 1, 1)) * np.stack([np.cos(angles), np.sin(angles)], axis=2)
-    stars = rng.uniform(0, 50, (60, 6, 2))
-    others = [quads[0, :3], np.vstack([quads[0], quads[0, :1]]), np.zeros((0, 2)), quads[1, :2], np.full((5, 2), 7.0)]
-    return [None, *quads, *(outline.astype(np.float32) for outline in (*round_ones, *stars, *others))]
-
-
-def test_the_short_cut_for_good_polygons_changes_nothing() -> None:
-    polygons = many_polygons()
-    short = annotation_cleaning._unchanged(polygons, 50, 55)
-    assert len(short) == len(polygons) and short.sum() > 250
-    curved = sum(
-        short_cut and polygon is not None and len(polygon) == 7
-        for short_cut, polygon in zip(short, polygons, strict=True)
-    )
-    assert curved > 50
-    for polygon, short_cut in zip(polygons, short, strict=True):
-        if short_cut:
-            judged, reason = geometry.judge(polygon, 50, 55)
-            assert judged is not None and judged.dtype == np.float32 and reason == "none"
-            np.testing.assert_array_equal(judged, polygon)
 
 
 def test_an_empty_page_is_a_page(tmp_path: Path) -> None:

@@ -43,14 +43,6 @@ def test_every_format_under_any_name(folder: Path, name: str, file: str) -> None
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_pages_in_lines_and_in_a_list(folder: Path, name: str) -> None:
-    other = json.loads(json.dumps(FORMS[name]).replace("a.png", "b.png"))
-    for text in (f"{json.dumps(FORMS[name])}\n{json.dumps(other)}\n", json.dumps([FORMS[name], other])):
-        (folder / "train.json").write_text(text)
-        assert [sample.name for sample in load(folder, "train").samples] == ["a", "b"]
-
-
-@pytest.mark.parametrize("name", PAGES)
 def test_a_file_for_each_page(folder: Path, name: str) -> None:
     (folder / "train").mkdir()
     for page in ("a", "b"):
@@ -75,14 +67,6 @@ def test_an_unknown_format_is_reported_with_the_supported_formats(folder: Path, 
     (folder / "train.json").write_text(json.dumps(data))
     with pytest.raises(DataError, match=rf"train.json: {says}"):
         load(folder, "train")
-
-
-def test_a_file_for_many_pages_in_the_place_of_a_page_file(folder: Path) -> None:
-    (folder / "a.json").write_text(json.dumps(FORMS["labelme"]))
-    (folder / "b.json").write_text(json.dumps(FORMS["coco"]))
-    index = load(folder, "train")
-    assert [sample.name for sample in index.samples] == ["a"]
-    assert "b.json: this is COCO, one file for many pages" in str(index.problems[0])
 
 
 @pytest.mark.parametrize(

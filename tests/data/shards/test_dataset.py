@@ -18,7 +18,7 @@ from PIL import Image
 
 from ocrlab.data.annotations import PageError
 from ocrlab.data.formats import reader
-from ocrlab.data.shards import dataset, tar_scan
+from ocrlab.data.shards import dataset
 from ocrlab.errors import DataError
 
 BOXES = [{"points": [[10, 20], [60, 21], [61, 40], [9, 41]], "text": "RM 5.00"}]
@@ -210,26 +210,6 @@ def test_headers_that_make_no_sense_end_the_walk_with_a_sentence(tmp_path: Path,
     assert any(f"a.tar: {words}" in str(index.problems[-1]) for words in text)
 
 
-def test_a_tar_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tmp_path / "train" / "a.tar", numbered(1))
-
-    def fail(*_args: object, **_options: object) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(tar_scan.tarfile, "open", fail)
-    with pytest.raises(DataError, match=r"a\.tar cannot be read. Given: Input/output error"):
-        reader.load(tmp_path, "train")
-
-
-def test_two_tars_in_a_single_file_are_reported(tmp_path: Path) -> None:
-    first = make(tmp_path / "train" / "a.tar", numbered(1))
-    second = make(tmp_path / "b.tar", numbered(1, 1))
-    first.write_bytes(first.read_bytes() + second.read_bytes())
-    index = reader.load(tmp_path, "train")
-    assert ([sample.name for sample in index.samples], len(index.problems)) == (["p000"], 1)
-    assert "goes on after its end mark" in str(index.problems[0])
-
-
 def test_layouts(tmp_path: Path) -> None:
     for number in range(2):
         make(tmp_path / "flat" / f"train-{number:06d}.tar", numbered(1, number))
@@ -272,10 +252,3 @@ def test_workers_get_the_file_and_not_the_pages(tmp_path: Path) -> None:
 def name_and_pixel(asked: tuple[dataset.Samples, int]) -> tuple[str, int]:
     samples, number = asked
     return samples[number].name, int(reader.read_image(samples[number].image)[0, 0, 0])
-
-
-def test_keys_have_no_dots_and_come_back() -> None:
-    for name in ("a", "a.b", "shop.x/a.b.c", "50%", "%2E", ".hidden", "a%25b"):
-        key = tar_scan.key_of(name)
-        assert "." not in key.rpartition("/")[2]
-        assert tar_scan.name_of(key) == name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -91,16 +90,6 @@ def test_a_tar_that_is_written_anew_below_a_training_gives_no_other_pages(tmp_pa
         samples[0]
 
 
-def test_of_many_bad_pages_the_first_are_named_and_all_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shard_index, "NAMED", 3)
-    make(tmp_path / "train" / "a.tar", [*numbered(1), *((f"x{number}.jpg", b"") for number in range(10))])
-    index = reader.load(tmp_path, "train")
-    assert (len(index.samples), len(index.problems)) == (1, 4)
-    assert "7 more pages are left out" in str(index.problems[-1])
-
-
 def test_of_processes_that_begin_together_only_the_first_builds_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,16 +106,3 @@ def test_of_processes_that_begin_together_only_the_first_builds_the_index(
         finally:
             os.close(lock)
         assert other.result(60) == ["p000", "p001"]
-
-
-def test_a_hostile_name_is_reported_in_part(tmp_path: Path) -> None:
-    make(tmp_path / "train" / "a.tar", [*numbered(1), ("n" * 200_000 + ".jpg", b"x")], tarfile.PAX_FORMAT)
-    assert len((tmp_path / "train" / "index.ocrlab").read_bytes().split(b"\n")[0] if names(tmp_path) else b"") < 3000
-
-
-def test_a_key_may_be_any_bytes(tmp_path: Path) -> None:
-    name = b"caf\xe9".decode("utf-8", "surrogateescape")  # Latin-1, as an old tar has it
-    make(tmp_path / "train" / "a.tar", [(f"{name}.jpg", jpeg()), (f"{name}.json", page())])
-    [sample] = reader.load(tmp_path, "train").samples
-    assert sample.name == name
-    assert reader.read_image(sample.image).shape == (80, 100, 3)

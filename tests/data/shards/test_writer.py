@@ -73,7 +73,7 @@ def test_images_can_only_be_copied(root: Path, tmp_path: Path, images: str) -> N
         assert convert(tmp_path / "shards", tmp_path / "back", "jsonl", images="none").pages == {"val": 16}
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_training_on_shards_is_training_on_files(pages: Path, runs: Path, tmp_path: Path, workers: int) -> None:  # noqa: F811
     """Same pages in the same order, to the last bit of the loss, also when it goes on after its last checkpoint."""
     convert(pages, tmp_path / "shards", "shards")

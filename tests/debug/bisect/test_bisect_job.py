@@ -1,3 +1,5 @@
+"""A bisect from its runs to its sentence, over small programs that really run."""
+
 from __future__ import annotations
 
 import json
@@ -97,19 +99,6 @@ def test_a_signal_and_a_hang_are_failures_of_their_own(tmp_path: Path) -> None:
     assert [row["what"] for row in job.rows if row["ended"] == "otherwise"] in ([], ["hang"])
 
 
-def test_a_failure_other_than_the_recorded_is_noted(tmp_path: Path) -> None:
-    job, answer, _runs = hunted(tmp_path, "if on('b'): raise KeyError('bug')", wanted="native.segv", failure="a crash")
-    assert named(job, answer) == {"b"}
-    assert "another way than recorded (a crash)" in job.notes[0]
-
-
-def test_a_total_time_ends_it(tmp_path: Path) -> None:
-    job, answer, runs = hunted(tmp_path, "if on('a'): sys.exit(3)", limits=Limits(seconds=0.5))
-    assert answer.status == "undecided"
-    assert job.used <= 1
-    assert "time is up" in bisect_summary.sentence(job, answer, runs)
-
-
 def test_pages_are_halved_by_name(tmp_path: Path) -> None:
     flips = factors.parse_factors(["data=1:0"])
 
@@ -179,7 +168,7 @@ with stop_signals():
 
 
 def test_the_first_failure_orders_the_factors_where_no_verdict_has(tmp_path: Path) -> None:
-    names = ["a", "b", "c", "d", "lr"]  # of four there would be no run to spare: see test_choice.py
+    names = ["a", "b", "c", "d", "lr"]  # of four there would be no run to spare: see test_search.py
     job, answer, _runs = hunted(tmp_path, "if on('lr'): raise ValueError('loss is nan')", names)
     assert named(job, answer) == {"lr"}
     assert job.suspicion[4] > job.suspicion[0] == 1.0
@@ -211,3 +200,33 @@ def test_what_fails_now_and_then_whatever_is_set_is_seldom_blamed_on_a_factor(
         answer, _ = bisect_job.run_bisect(job, lambda row: None)
         wrong += answer.status == "found"
     assert wrong <= 4, "18 without the proof"
+
+
+def search_of(count: int, ends: dict[int, bool | None]) -> Search:
+    return Search(count, lambda run: None, runs=list(ends.items()))
+
+
+def test_the_plan_says_runs_and_time_before_anything_runs() -> None:
+    flips = factors.parse_factors([f"f{index}=1:0" for index in range(8)])
+    text = bisect_summary.plan(flips, Limits(40))
+    assert "needs 5 runs for one culprit, 12 for a pair" in text
+    assert "suspects" not in text, "of eight no run is to spare"
+    three = bisect_summary.plan(flips[:3], Limits(40))
+    assert "needs 4 runs for one culprit (fewer if the verdict suspects it), 8" in three
+    assert "at most 40" in text
+    assert "200 min in total" in text
+    assert "60 s in total" in bisect_summary.plan(flips, Limits(40, seconds=60.0))
+    assert "pages" not in text
+    assert bisect_summary.plan([], Limits(40), 40, "line").startswith("40 lines are halved: up to 10 runs for one")
+
+
+def test_runs_that_ended_otherwise_are_explained_with_the_answer() -> None:
+    flips = factors.parse_factors(["a=1:0", "b=1:0", "c=1:0"])
+    beside = "; changing a alone ends in another way, but with b changed too it fails with a unchanged and passes with"
+    unknown = "; whether b is needed too is unknown: without it the program ends in another way"
+    for ends, answer, words in [
+        ({7: True, 6: None, 5: True, 4: False, 1: True}, Answer("found", (0,)), beside),
+        ({7: True, 6: False, 5: None, 1: None, 3: True}, Answer("found", (0,), unproved=(1,)), unknown),
+    ]:
+        job = BisectJob(flips, [1.0] * 3, lambda *_: ([], {}), Path(), Limits(), "k", failure="KeyError: 'x'")
+        assert words in bisect_summary.sentence(job, answer, search_of(3, ends))

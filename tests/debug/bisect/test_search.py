@@ -1,12 +1,18 @@
+"""Which factors or samples make a program fail, in how many runs, with programs that are rules."""
+
 from __future__ import annotations
 
 import itertools
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ocrlab.debug.bisect import factors
+from ocrlab.debug.bisect import bisect_job, bisect_summary, factors, sample_search
+from ocrlab.debug.bisect.bisect_job import BisectJob, Limits
+from ocrlab.debug.bisect.sample_search import SampleCulprits
 from ocrlab.debug.bisect.search import OFTEN, Answer, Search
 from ocrlab.records import Cause, Verdict
 
@@ -62,11 +68,6 @@ def test_a_pair_takes_twelve_runs_whatever_is_suspected(kind: str, program: Call
             assert len(search.runs) <= 12
 
 
-@pytest.mark.parametrize("group", [(0, 1, 2), (1, 4, 7), (3, 5, 6), (0, 1, 2, 3)])
-def test_three_and_four_together_are_named(group: tuple[int, ...]) -> None:
-    assert answer_of(8, needs(*group))[0].items == group
-
-
 def test_a_factor_with_any_of_two_others_is_not_called_a_pair() -> None:
     for single, *others in itertools.permutations(range(5), 3):
         either = offers(*others)
@@ -119,14 +120,6 @@ def test_a_flaky_failure_takes_more_runs_and_gets_a_rate() -> None:
     assert search.probability(answer) > 0.9
 
 
-def test_a_pass_with_nothing_flipped_shows_a_flaky_failure_and_a_low_rate_makes_it_more_careful() -> None:
-    search = Search(4, lambda run: None, runs=[(15, True), (3, True)])
-    assert (search.is_flaky, search.tries) == (False, 1)
-    search.runs.append((15, False))
-    assert search.is_flaky and search.tries > 1
-    assert Search(4, lambda run: None, rate=0.3).tries > Search(4, lambda run: None, rate=0.7).tries
-
-
 def bug(*needed: int, second: int, breaking: bool = False) -> Program:
     """Return a program that fails with all of `needed`; else, or if `second` is flipped, it ends otherwise (None)."""
 
@@ -165,24 +158,87 @@ def test_a_flip_that_breaks_the_program_beside_the_culprit_only_hides_nothing(co
         assert len(search.runs) <= 20
 
 
-def test_a_factor_with_any_of_two_is_not_called_a_single_culprit_where_a_flip_breaks_the_program() -> None:
-    for single, first, second, broken in list(itertools.permutations(range(8), 4))[::70]:
-        either = offers(first, second)
-
-        def program(run: int, single: int = single, either: Program = either, broken: int = broken) -> bool | None:
-            return bool(run >> single & 1 and either(run)) if run >> broken & 1 else None
-
-        assert answer_of(8, program)[0].status != "found", (single, first, second, broken)
+Fails = Callable[[set[int]], bool]
 
 
-def test_a_second_bug_and_a_flip_that_breaks_the_program_at_once() -> None:
-    for culprit, second, broken in list(itertools.permutations(range(8), 3))[::7]:
-        bugs = bug(culprit, second=second)
-        answer, search = answer_of(8, lambda run, bugs=bugs, broken=broken: bugs(run) if run >> broken & 1 else None)
-        assert (answer.kind, answer.items) == ("all", (culprit,))
-        assert len(search.runs) <= 20
+@pytest.fixture
+def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SampleCulprits]:
+    """Return a function that looks for the samples with which a rule fails, with no program."""
+
+    def run(count: int, fails: Fails, rate: float = 1.0, runs: int = 200) -> SampleCulprits:
+        job = BisectJob([], [], lambda *_: ([], {}), tmp_path, Limits(runs=runs), "key")
+
+        def perform_run(job: BisectJob, run: int, old: list[Any], pages: list[int]) -> dict[str, Any]:
+            if job.used >= job.limits.runs:
+                raise bisect_job.LimitReached("runs")
+            job.used += 1
+            return {"ended": "failed" if fails(set(pages)) else "passed"}
+
+        monkeypatch.setattr(sample_search, "perform_run", perform_run)
+        return sample_search.find_culprits(job, count, rate, lambda row: None)
+
+    return run
 
 
-def test_where_every_other_run_ends_otherwise_nothing_is_named() -> None:
-    assert answer_of(3, lambda run: True if run == 7 else None)[0].status == "otherwise"
-    assert answer_of(3, lambda run: None)[0].status == "otherwise"
+def test_single_culprits_and_a_pair(look: Callable[..., SampleCulprits]) -> None:
+    assert look(30, lambda chosen: 13 in chosen).groups == [[13]]
+    two = look(30, lambda chosen: bool(chosen & {3, 21}))
+    assert (two.groups, two.ending) == ([[3], [21]], "found")
+    assert look(30, lambda chosen: {4, 22} <= chosen).groups == [[4, 22]]
+
+
+def test_where_every_sample_fails_none_is_blamed(look: Callable[..., SampleCulprits]) -> None:
+    culprits = look(12, bool)
+    assert (culprits.ending, len(culprits.groups)) == ("every", 3)
+    assert (
+        bisect_summary.describe_samples(culprits, [f"p{n}" for n in range(12)], "page").culprit
+        == "no page in particular"
+    )
+    assert look(12, lambda chosen: len(chosen) == 12).ending == "whole"
+    assert look(1, bool).ending == "whole"
+
+
+@pytest.mark.parametrize(
+    "count, fails", [(33, lambda n: n % 4 == 1), (35, lambda n: n % 4 == 3), (33, lambda n: n >= 8)]
+)
+def test_where_the_number_of_samples_decides_none_is_blamed(
+    look: Callable[..., SampleCulprits], count: int, fails: Callable[[int], bool]
+) -> None:
+    culprits = look(count, lambda chosen: fails(len(chosen)))
+    assert culprits.ending == "number"
+    verdict = bisect_summary.describe_samples(culprits, [f"p{n}" for n in range(count)], "page")
+    assert (verdict.culprit, verdict.fix) == ("no page in particular", "")
+    assert "how many there are decides" in verdict.evidence
+
+
+@pytest.mark.parametrize("culprit", range(0, 32, 3))
+def test_that_the_number_does_not_decide_costs_no_more_runs_than_announced(
+    look: Callable[..., SampleCulprits], culprit: int
+) -> None:
+    runs: list[bool] = []
+
+    def fails(chosen: set[int]) -> bool:
+        runs.append(culprit in chosen)
+        return runs[-1]
+
+    assert look(32, fails).groups == [[culprit]]
+    assert len(runs) + 1 <= bisect_summary.halvings(32), "the first is the one as it was"
+
+
+def test_a_culprit_that_needs_a_full_batch_is_not_called_a_group(look: Callable[..., SampleCulprits]) -> None:
+    culprits = look(32, lambda chosen: 17 in chosen and len(chosen) >= 4)
+    assert (culprits.groups, culprits.company) == ([[17]], True)
+    verdict = bisect_summary.describe_samples(culprits, [f"p{n}" for n in range(32)], "page")
+    assert (verdict.culprit, verdict.fix) == ("the page p17", "leave out page p17")
+    assert "not alone" in verdict.evidence
+
+
+@pytest.mark.parametrize("rate, prior_rate", [(0.3, 0.3), (0.5, 0.98), (0.7, 0.98), (0.9, 0.98)])
+def test_a_sample_that_fails_now_and_then_is_seldom_called_a_group(
+    look: Callable[..., SampleCulprits], rate: float, prior_rate: float
+) -> None:
+    dice = random.Random(0)
+    wrong = sum(
+        look(16, lambda chosen: 11 in chosen and dice.random() < rate, prior_rate).groups != [[11]] for _ in range(100)
+    )
+    assert wrong <= 5

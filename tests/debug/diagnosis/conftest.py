@@ -20,16 +20,21 @@ AMPLE = 20.0
 Hangs = Callable[..., list[HangFinding]]
 
 
-@pytest.fixture
-def hangs(tmp_path: Path) -> Iterator[Hangs]:
-    """Start a program and say from two samples which hang it is, as soon as that is `cause`, else after a while."""
-    started: list[subprocess.Popen[bytes]] = []
+@pytest.fixture(scope="session")
+def pyspy_works() -> None:
+    """Skip where py-spy is missing or may read no other process."""
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
         time.sleep(0.2)
         sample, reason = pyspy.dump(process_tree.descendants(child.pid)[0], time.monotonic() + AMPLE)
         child.kill()
     if not sample:
         pytest.skip(reason)
+
+
+@pytest.fixture
+def hangs(tmp_path: Path, pyspy_works: None) -> Iterator[Hangs]:
+    """Start a program and say from two samples which hang it is, as soon as that is `cause`, else after a while."""
+    started: list[subprocess.Popen[bytes]] = []
 
     def run(code: str, cause: str, word: str = "") -> list[HangFinding]:
         (tmp_path / "program.py").write_text(code)

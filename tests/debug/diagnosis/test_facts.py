@@ -25,11 +25,6 @@ def test_a_signal_speaks_for_a_cause(signal: str, cause: str) -> None:
     assert hits(signal)[0].cause == cause
 
 
-def test_an_exit_code_above_128_is_a_signal_and_1_is_not() -> None:
-    assert hits(code=139)[0].cause == "native.segv"
-    assert hits(code=1) == []
-
-
 @pytest.mark.parametrize("signal, cause", [("SIGSEGV", "loader.worker_crash"), ("SIGKILL", "loader.worker_killed")])
 def test_the_end_of_a_worker(signal: str, cause: str) -> None:
     ended = {"pid": 7, "role": "worker", "exit_code": None, "signal": signal}
@@ -109,23 +104,7 @@ def test_what_still_moved_at_its_time_limit_did_not_hang() -> None:
     assert classify(Incident(status="hung", facts=facts)).causes[0].confidence == Level.LIKELY.value
 
 
-def test_what_is_missing_of_a_hang_is_about_hangs() -> None:
-    for texts in ({}, {"stacks.txt": "Process 7: python\n"}):
-        verdict = classify(Incident(status="hung", texts=texts, facts={"ended_by": "limit", "silent_seconds": 60.0}))
-        assert verdict.causes == []
-        assert all("stacks" in thing for thing in verdict.missing)
-        assert verdict.missing
-
-
-def test_who_pressed_ctrl_c_needs_no_advice() -> None:
-    verdict = classify(Incident(status="killed", signal="SIGINT", facts={"ended_by": "user", "main_pid": 7}))
-    assert (verdict.causes[0].id, verdict.causes[0].fix, verdict.causes[0].experiment) == ("ext.signal", "", "")
-
-
-@pytest.mark.parametrize(
-    ("facts", "gone"),
-    [({"gpu": False}, "hw.gpu"), ({"workers": 0}, "loader.")],
-)
+@pytest.mark.parametrize(("facts", "gone"), [({"gpu": False}, "hw.gpu"), ({"workers": 0}, "loader.")])
 def test_what_is_not_there_is_no_look_alike(facts: dict[str, object], gone: str) -> None:
     log = {"hw.gpu": "Segmentation fault", "loader.": "Killed"}[gone]
     before, after = (

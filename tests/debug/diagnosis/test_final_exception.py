@@ -132,13 +132,6 @@ def test_the_rank_that_failed_first_decides_not_those_that_torchrun_ended() -> N
     assert first(judge(RANKS.format(-15))) == "ext.signal"
 
 
-def test_a_warning_over_several_lines_counts_where_the_error_is_of_its_kind() -> None:
-    assert first(judge(NOISE["lines"] + "RuntimeError: CUDA error: no kernel image is available\n")) == "build.arch"
-    assert first(judge(NOISE["lines"] + END.replace("KeyError: 'hmean'", "PermissionError: [Errno 13] a"))) == (
-        "io.permission"
-    )
-
-
 def test_the_file_of_a_step_that_failed_is_missing_because_of_it() -> None:
     verdict = judge(
         'Traceback (most recent call last):\n  File "one.py", line 3, in <module>\n    torch._C._cuda_init()\n'
@@ -193,15 +186,6 @@ def test_a_progress_bar_that_is_closed_after_the_exception_is_no_progress(after:
     assert any("this is the program's own error, `KeyError: 'hmean'`" in thing for thing in missing) == own
 
 
-def test_an_exit_code_is_no_good_end() -> None:
-    for log, cause in (
-        ("Process finished with exit code 139 (interrupted by signal 11: SIGSEGV)", "native.segv"),
-        ("Process finished with exit code -1073741819 (0xC0000005)", "native.segv"),
-    ):
-        assert classify(Incident(texts={"log_tail.txt": log})).causes[0].id == cause
-    assert classify(Incident(texts={"log_tail.txt": "Process finished with exit code 0"})).causes == []
-
-
 def test_an_image_that_could_not_be_read_is_sure_only_before_an_error_of_having_none() -> None:
     unread = "[ WARN:0@2.1] global loadsave.cpp:248 findDecoder imread_('a.jpg'): can't open/read file: check file path"
     end = 'Traceback (most recent call last):\n  File "fit.py", line 3, in f\n'
@@ -249,8 +233,3 @@ def test_what_ended_a_program_outranks_what_it_survived(signal: str) -> None:
     traced = 'Traceback (most recent call last):\n  File "fit.py", line 3, in load\n    open(path)\n'
     ended = judge(traced + LEFT_OUT.partition("\n")[0].rpartition("out: ")[2], status="failed", exit_code=1)
     assert first(ended) != "ext.signal", "an exception at the end is what ended it"
-
-
-def test_what_a_silent_program_printed_is_not_why_it_is_silent() -> None:
-    verdict = judge(LEFT_OUT * 3, status="suspected")
-    assert all(cause.confidence < 0.5 for cause in verdict.causes if cause.id.startswith("io."))

@@ -9,8 +9,8 @@ import pytest
 from ocrlab.debug.diagnosis import first_failed_rank
 from ocrlab.debug.diagnosis.classify import classify
 from ocrlab.debug.diagnosis.verdict_files import sentence
-from ocrlab.records import Cause, Evidence, Incident, Verdict
-from tests.run_folder.test_torchrun_summary import summary
+from ocrlab.records import Incident
+from tests.run_folder.test_launcher import summary
 
 LOST = "[pair.cc:545] Read error [127.0.0.1]:17831: Connection reset by peer"
 LOG = """2 ranks: 2 x batch_size 2
@@ -102,12 +102,6 @@ def test_the_traceback_of_the_sentinel_is_that_of_rank_0(culprit):
     assert "own error, `ValueError: no corner`" in verdict.missing[1]
 
 
-def test_an_error_that_every_rank_raises_names_its_rank():
-    rows = [ended(0, "Rank 1 got a batch of another shape", 4.0, rank=1)]
-    rows.append(ended(1, "Rank 1 got a batch of another shape", 4.1, rank=1))
-    assert first_failed_rank.find_failed_rank(failed(*rows)).rank == 1
-
-
 def test_a_cuda_error_is_judged_by_the_lines_of_its_rank():
     log = (
         "[default1]:torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity "
@@ -150,51 +144,12 @@ def test_a_rank_without_a_record_is_judged_by_the_lines_that_are_marked_as_its_o
     assert "in log_best (train.py:4)" in verdict.missing[1]
 
 
-def test_how_the_launcher_ended_the_others_is_no_cause():
-    rows = [row(0, exit_code=-15, signal="SIGTERM"), row(1, exit_code=1)]
-    incident = failed(*rows, log=TORCHRUN.format(0, 1).partition("[rank1]")[2].replace("", "[rank1]", 1))
-    incident.texts[first_failed_rank.FILE] = (
-        "rank 0 of 2 (process 11), was killed by SIGTERM\nrank 1 of 2 (process 12), ended\n"
-    )
-    verdict = classify(incident)
-    assert verdict.causes == []
-    assert "rank 1 of 2 (process 12) failed first: KeyError" in verdict.missing[0]
-
-
-def test_an_error_that_no_rank_has_marked_as_its_own_makes_no_rank_silent():
-    log = "Traceback (most recent call last):\nValueError: no such data set\n"
-    assert first_failed_rank.find_failed_rank(failed(row(0, exit_code=1), row(1, exit_code=1), log=log)) is None
-    assert (
-        first_failed_rank.find_failed_rank(
-            failed(row(0, exit_code=1, signal="SIGTERM"), row(1, exit_code=1), log="")
-        ).how
-        == "silent"
-    )
-
-
 @pytest.mark.parametrize(("state", "what"), [("T", "is stopped"), ("", "is gone, and the others wait for it")])
 def test_a_stopped_or_missing_rank_is_named_in_a_hang(state, what):
     rows = [row(0, state="S", pids=[11]), row(1, state=state, pids=[12])]
     incident = Incident("hung", None, None, {"log_tail.txt": ""}, "", {"ranks": rows})
     assert what in first_failed_rank.find_failed_rank(incident).why
     assert first_failed_rank.find_failed_rank(incident).rank == 1
-
-
-def test_a_worker_that_hangs_belongs_to_its_rank():
-    rows = [row(0, state="S", pids=[11, 21]), row(1, state="S", pids=[12, 22])]
-    hang = {"pid": 22, "why": "process 22 waits"}
-    incident = Incident("hung", None, None, {"log_tail.txt": ""}, "", {"ranks": rows, "hang": hang})
-    assert first_failed_rank.find_failed_rank(incident).rank == 1
-
-
-def test_a_single_process_and_successful_ranks_have_no_failed_rank():
-    assert first_failed_rank.find_failed_rank(failed()) is None
-    assert first_failed_rank.find_failed_rank(failed(row(0), row(1), ended_by="outside")) is None, (
-        "somebody has ended all of them"
-    )
-    assert first_failed_rank.find_failed_rank(failed({**row(0), "world": 1})) is None
-    well = {"how": "success", "time": 1.0, "error": None}
-    assert first_failed_rank.find_failed_rank(failed(row(0, end=well), row(1, end=well))) is None
 
 
 def test_a_killed_rank_has_no_words_and_those_of_the_others_are_not_its_own():
@@ -287,25 +242,3 @@ def test_an_ambiguous_pasted_log_names_no_rank(codes, before):
     incident = pasted(*codes, before=before)
     assert first_failed_rank.find_failed_rank(incident) is None
     assert not first_failed_rank.rank_sentence(classify(incident))
-
-
-@pytest.mark.parametrize("place", ["", " (log_tail.txt line 6)", ", in load (train.py:4)"])
-def test_the_error_of_a_rank_is_not_repeated(place):
-    rank = "rank 1 of 2 (process 12) failed first: KeyError: 'hmean', at step 3 (train, p4)"
-    own = f"nothing from outside: this is the program's own error, `KeyError: 'hmean'`{place.replace(', ', ' ')}"
-    text = sentence(Verdict(status="failed", exit_code=1, missing=[rank, own]))
-    assert text == f"R{rank[1:]}; it is an error of its own{place}."
-
-
-def test_a_process_in_the_words_of_a_hang_is_named_by_its_rank():
-    rows = [row(0, state="S", pids=[11]), row(1, state="T", pids=[12])]
-    text = "rank 12 is stopped by a signal; kill -CONT 12"
-    best = Cause("hang.stopped", 0.95, [Evidence("facts", None, text)])
-    incident = Incident("hung", None, None, {}, "", {"ranks": rows})
-    verdict = first_failed_rank.name_rank(
-        Verdict(status="hung", causes=[best]), first_failed_rank.find_failed_rank(incident), incident
-    )
-    assert verdict.causes[0].evidence[1].text == "rank 1 (process 12) is stopped by a signal; kill -CONT 12"
-    assert sentence(verdict).startswith(
-        "The program hung: rank 1 of 2 (process 12) is stopped, at step 3 (train, p4); "
-    )

@@ -1,20 +1,22 @@
-"""A log, a run folder, a notebook or stdin as an incident."""
+"""A log, a run folder, a notebook or stdin as an incident; what a stranger stored is read with care."""
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from ocrlab import run_folder
-from ocrlab.debug.diagnosis import load_input
+from ocrlab.debug.diagnosis import load_input, verdict_files
 from ocrlab.debug.diagnosis.classify import classify
 from ocrlab.debug.diagnosis.first_failed_rank import find_failed_rank
 from ocrlab.debug.diagnosis.log_text import HEAD, TAIL, clean_lines, read_excerpt
 from ocrlab.errors import DataError
+from ocrlab.records import Incident, to_json
 from ocrlab.run_folder.launcher import write_exits
 
 
@@ -97,19 +99,6 @@ def unwatched(place: Path, gpus: list[bool | None]) -> Path:
     return place
 
 
-@pytest.mark.parametrize(
-    ("gpus", "expected"), [([False, False], False), ([False, True], True), ([None, None], None), ([False, None], None)]
-)
-def test_ranks_that_agree_show_whether_there_is_a_gpu(gpus, expected, tmp_path: Path) -> None:
-    assert load_input.read_run_folder(unwatched(tmp_path, gpus)).facts.get("gpu") is expected
-
-
-def test_a_single_process_has_it_in_its_environment(tmp_path: Path) -> None:
-    (tmp_path / ".FAILURE").write_text(json.dumps({"schema": 1, "status": "failure", "error": None}))
-    (tmp_path / "environment.json").write_text(json.dumps({"schema": 1, "gpu": False}))
-    assert load_input.read_run_folder(tmp_path).facts["gpu"] is False
-
-
 def test_an_exit_that_a_watcher_has_left_in_the_run_tells_how_a_rank_died(tmp_path: Path) -> None:
     write_exits(unwatched(tmp_path, [False, False]) / "flight", [{"rank": 1, "pid": 41, "exit_code": -11}])
     failed_rank = find_failed_rank(load_input.read_run_folder(tmp_path))
@@ -171,10 +160,6 @@ def test_of_a_huge_stream_head_tail_and_first_error_stay_with_their_numbers() ->
     assert all(by_number[number] in lines[number - 1] for number in (50, 90_010, 199_990))
 
 
-def test_a_line_without_an_end_stays_bounded() -> None:
-    assert len(read_excerpt(io.BytesIO(b"x" * 5_000_000))) < 3 * (HEAD + TAIL)
-
-
 def executed(tmp_path: Path, result: object, *outputs: dict[str, object]) -> str:
     stored = {
         "output_type": "display_data",
@@ -207,13 +192,6 @@ def test_our_own_words_in_a_notebook_are_no_log(tmp_path: Path) -> None:
     assert (verdict.status, verdict.exit_code, verdict.causes) == ("failed", 1, [])
 
 
-@pytest.mark.parametrize("verdict", [None, 3, {"causes": 4}, {"causes": [{"id": "nonsense"}, "x"]}])
-def test_a_stored_verdict_without_a_cause_is_recomputed(tmp_path: Path, verdict: object) -> None:
-    error = {"output_type": "error", "ename": "MemoryError", "evalue": "", "traceback": ["MemoryError"]}
-    result = {"ending": {"status": "failed", "verdict": verdict}}
-    assert classify(load_input.read_incident(executed(tmp_path, result, error))).causes[0].id == "host.alloc_fail"
-
-
 def test_a_folder_that_is_no_run_is_read_where_it_holds_a_single_log(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("MemoryError\n")
     assert list(load_input.read_incident(str(tmp_path)).texts) == ["a.log"]
@@ -234,3 +212,52 @@ def test_a_log_of_another_encoding_is_text(tmp_path: Path) -> None:
     (tmp_path / "wide.log").write_bytes("step 1\nMemoryError\n".encode("utf-16-le") * 9)
     for name in ("gbk.log", "wide.log"):
         assert classify(load_input.read_incident(str(tmp_path / name))).causes[0].id == "host.alloc_fail"
+
+
+def test_a_verdict_comes_back_as_it_was() -> None:
+    verdict = classify(Incident(status="failed", exit_code=1, texts={"log_tail.txt": "MemoryError\n"}))
+    again = load_input.read_verdict(to_json(verdict))
+    assert again is not None
+    assert (again.causes, again.status, again.exit_code) == (verdict.causes, "failed", 1)
+
+
+@pytest.mark.parametrize("stored", [None, [], {}, {"causes": {}}, {"causes": [{"id": "x.y"}]}, {"causes": [1]}])
+def test_a_stored_verdict_needs_a_cause_of_the_catalogue(stored: object) -> None:
+    assert load_input.read_verdict(stored) is None
+
+
+FAULT = {"kind": "nonfinite", "op": "aten::log"}
+
+
+def replayed(
+    run: Path, fault: object, answer: str = "first fault at step 3, loss, op `aten::log`; sample `a.png`."
+) -> Path:
+    (run / "incident").mkdir(parents=True)
+    (run / ".FAILURE").write_text('{"schema": 1, "status": "failure", "started": "x", "metrics": {}}')
+    (run / "incident" / "log_tail.txt").write_text("Segmentation fault (core dumped)\n")
+    (run / "incident" / "replay.json").write_text(json.dumps({"schema": 1, "answer": answer, "fault": fault}))
+    return run
+
+
+def test_the_answer_of_a_replay_is_evidence_of_the_cause_that_it_shows(tmp_path: Path) -> None:
+    verdict = classify(load_input.read_incident(str(replayed(tmp_path / "run", FAULT))))
+    assert verdict.causes[0].id == "num.nonfinite" and verdict.causes[0].confidence >= 0.9
+    assert verdict.causes[0].evidence[0].file == "replay.json"
+    assert "op `aten::log`; sample `a.png`" in verdict.causes[0].evidence[0].text
+    assert verdict.causes[1].id == "native.segv"
+
+
+def test_a_newer_answer_without_a_fault_counts_and_is_no_evidence(tmp_path: Path) -> None:
+    run = replayed(tmp_path / "run", FAULT)
+    os.utime(run / "incident" / "replay.json", (1, 1))
+    (run / "flight").mkdir()
+    (run / "flight" / "replay.json").write_text(json.dumps({"answer": "could not be reproduced.", "fault": None}))
+    incident = load_input.read_incident(str(run))
+    assert incident.facts["replay"] == {
+        "file": "flight/replay.json",
+        "answer": "could not be reproduced.",
+        "fault": None,
+    }
+    verdict = classify(incident)
+    assert verdict.causes[0].id == "native.segv" and "num.nonfinite" not in [cause.id for cause in verdict.causes]
+    assert "\n\nReplay: could not be reproduced.\n\n" in verdict_files.markdown(verdict, incident.facts)

@@ -13,10 +13,6 @@ from ocrlab.hardware.processes.process_tree import Process
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 
 
-def captured(shared: Path, name: str) -> str:
-    return (shared / "diagnosis" / "captured" / f"{name}.log").read_text(errors="replace")
-
-
 def records(text: str) -> LogRecords:
     return read_records([Line(number, line) for number, line in enumerate(text.split("\n"), 1)])
 
@@ -49,12 +45,6 @@ def test_cells_of_a_notebook_are_frames_and_their_source_is_quoted() -> None:
     assert (exception.message, sorted(log.quoted)) == ("'text'", [2, 3, 6, 7])
 
 
-def test_a_traceback_that_breaks_off_and_a_line_without_a_traceback() -> None:
-    log = records('MemoryError: bad\nTraceback (most recent call last):\n  File "a.py", line 3, in f\n    g()')
-    bare, torn = log.exceptions
-    assert (bare.traced, bare.type, torn.traced, torn.type, torn.last) == (False, "MemoryError", True, "", 4)
-
-
 def test_the_stack_of_a_crash_ends_where_the_next_dump_begins() -> None:
     dump = 'Fatal Python error: Aborted\n\nCurrent thread 0x0a (most recent call first):\n  File "a.py", line 3 in f\n'
     log = records(f'{dump}\nProcess 5: python\n\nThread 5 (idle): "MainThread"\n    g (b.py:1)\n')
@@ -81,31 +71,6 @@ def test_our_own_text_comes_back_whole() -> None:
     assert read == [stack, dead]
 
 
-@pytest.mark.parametrize(
-    ("name", "processes", "main", "innermost"),
-    [
-        ("dl_hang", 3, "MainThread", "_PollLikeSelector.select"),
-        ("dl_spin", 3, "MainThread", "_PollLikeSelector.select"),
-        ("import_hang", 1, "", "<module>"),
-        ("lock_deadlock", 1, "MainThread", "Thread._wait_for_tstate_lock"),
-        ("fork_omp_long", 2, "MainThread", "Popen.poll"),
-    ],
-)
-def test_py_spys_dumps(shared: Path, name: str, processes: int, main: str, innermost: str) -> None:
-    stacks = parse_stacks(captured(shared, name))
-    assert len(stacks) == processes
-    assert {stack.how for stack in stacks} == {"py-spy"}
-    assert stacks[0].threads[0].name == main
-    assert stacks[0].threads[0].frames[0].function == innermost
-    assert all(frame.line for stack in stacks for thread in stack.threads for frame in thread.frames)
-
-
-def test_a_crash_is_no_hang_and_its_main_thread_is_the_last(shared: Path) -> None:
-    [stack] = parse_stacks(captured(shared, "main_sigsegv_threads"))
-    assert stack.how == "crash"
-    assert [frame.function for frame in stack.threads[0].frames] == ["string_at", "<module>"]
-
-
 CTRL_C = """\
 step 3
 ^CTraceback (most recent call last):
@@ -124,10 +89,6 @@ def test_a_ctrl_c_shows_where_it_hung() -> None:
     [stack] = parse_stacks(CTRL_C.replace("^C", ""))
     assert [frame.function for frame in stack.threads[0].frames] == ["_try_get_data", "main", "<module>"]
     assert stack.how == "traceback"
-
-
-def test_any_other_traceback_is_no_stack() -> None:
-    assert parse_stacks(CTRL_C.replace("KeyboardInterrupt", "ValueError: no")) == []
 
 
 GDB = """\
@@ -151,15 +112,6 @@ def test_gdbs_backtrace() -> None:
 )
 def test_text_without_stacks(text: str) -> None:
     assert parse_stacks(text) == []
-
-
-def test_every_captured_log_can_be_read(shared: Path) -> None:
-    with_stacks = 0
-    for path in sorted((shared / "diagnosis" / "captured").glob("*.log")):
-        stacks = parse_stacks(path.read_text(errors="replace"))
-        with_stacks += bool(stacks)
-        assert all(stack.threads for stack in stacks), path.name
-    assert with_stacks >= 20
 
 
 def test_what_follows_a_stack_is_not_part_of_it() -> None:

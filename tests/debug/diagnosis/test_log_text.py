@@ -1,12 +1,16 @@
-"""Text of a program as numbered lines."""
+"""Text of a program as numbered lines, without what a launcher or a logger puts before each."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 
-from ocrlab.debug.diagnosis.log_text import LONGEST, Line, clean_lines, clean_log
+from ocrlab.debug.diagnosis import log_text
+from ocrlab.debug.diagnosis.classify import classify
+from ocrlab.debug.diagnosis.log_text import Line, clean_lines, clean_log
+from ocrlab.records import Incident
 
 
 def test_nul_bytes_and_colours_are_dropped() -> None:
@@ -30,22 +34,6 @@ def test_what_a_launcher_puts_before_a_line_is_dropped(prefix: str) -> None:
     assert clean_lines(f"{prefix}KeyError: 'x'")[0].text == "KeyError: 'x'"
 
 
-def test_windows_line_ends_do_not_count_as_bars() -> None:
-    assert [line.text for line in clean_lines("a\r\nb\r\n")] == ["a", "b"]
-
-
-def test_a_long_line_keeps_both_ends() -> None:
-    [line] = clean_lines("a" * 10_000 + "z")
-    assert len(line.text) <= LONGEST
-    assert line.text.startswith("aaa")
-    assert line.text.endswith("az")
-
-
-@pytest.mark.parametrize("data", [b"", "", b"\0\0", b"\xff\xfe\xfa", "\n\n"])
-def test_nothing_and_junk_are_no_lines_or_harmless_ones(data: bytes | str) -> None:
-    assert all(isinstance(line.text, str) for line in clean_lines(data))
-
-
 def test_advice_is_blanked_and_offsets_lead_back_to_the_line() -> None:
     text = clean_log("log", "first\nsee max_split_size_mb here\nthird error", re.compile("max_split_size_mb"))
     assert "max_split" not in text.text
@@ -58,12 +46,6 @@ def test_of_many_lines_alike_the_first_and_the_last_stay() -> None:
     assert len(cleaned.numbers) < 20
     assert cleaned.numbers[0] == 1
     assert cleaned.line(cleaned.text.index("KeyError")).number == 5001
-
-
-def test_random_bytes_in_an_output_are_blank() -> None:
-    noise = bytes(range(128, 256)) + b"MemoryError NaN \x01\x02"
-    assert [line.text for line in clean_lines(b"step 1\n" + noise + b"\nstep 2")] == ["step 1", "", "step 2"]
-    assert clean_lines("caf\xe9: KeyError".encode("latin-1"))[0].text.endswith("KeyError")
 
 
 def test_a_text_that_a_web_page_escaped_is_read_as_it_was() -> None:
@@ -104,6 +86,70 @@ def test_but_not_a_handled_exception_or_the_cause_of_another(line: str) -> None:
     assert clean_lines(line) == [Line(1, line)]
 
 
-def test_a_byte_order_mark_and_the_fences_of_a_page_are_no_part_of_a_log() -> None:
-    assert [line.text for line in clean_lines("\ufeff```bash\nKilled\n```\n")] == ["", "Killed", ""]
-    assert clean_log("log", "```\nKilled\n```").text == "Killed"
+END = """Traceback (most recent call last):
+  File "/w/fit.py", line 40, in <module>
+    run(pages)
+  File "/w/fit.py", line 12, in run
+    best = scores["hmean"]
+KeyError: 'hmean'"""
+WARNED = "UserWarning: libjpeg.so.9: cannot open shared object file: No such file or directory"
+STUCK = """Thread 0x00007f10aa (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+  File "/w/fit.py", line 9 in wait_for_ever
+  File "/w/fit.py", line 30 in <module>"""
+FORMS: list[Callable[[int], str]] = [
+    lambda n: f"2026-03-04T05:06:{n:02d}.000417Z ",
+    lambda n: f"2026-03-04T05:06:{n:02d}.000417Z stderr F ",
+    lambda n: f"2026-03-04 05:06:{n:02d},031 - fit - ERROR - ",
+    lambda n: f"[2026-03-04 05:06:{n:02d}] [ERROR] ",
+    lambda n: f"03-04 05:06:{n:02d} | INFO | relay | ERROR 03-04 engine.py:{400 + n}] ",
+    lambda n: "[pod/fit-worker-0/main] ",
+    lambda n: f"Mar 04 05:06:{n:02d} node7 fit[4133]: ",
+    lambda n: f"2026-03-04 05:06:{n:02d}.977 [12/fit/57 (pid 28{n})] [5f0c11ee-a44c-4795-967c-7183a83b3160] ",
+    lambda n: "> ",
+    lambda n: "        ",
+    lambda n: f"{n + 1:>6}\t",
+    lambda n: "+",
+    lambda n: f"[   7.{n}s] ",
+]
+
+
+def led(form: Callable[[int], str], text: str) -> str:
+    return "\n".join(f"{form(number)}{line}" for number, line in enumerate(text.split("\n")))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_traceback_is_read_behind_what_stands_before_each_of_its_lines(form: Callable[[int], str]) -> None:
+    assert log_text.clean_log("x", led(form, END)).text == log_text.clean_log("x", END).text
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_warning_is_not_believed_before_a_traceback_of_that_form(form: Callable[[int], str]) -> None:
+    verdict = classify(Incident(texts={"log": led(form, f"{WARNED}\nloading\n{END}")}))
+    assert [cause.id for cause in verdict.causes if cause.confidence > 0.4] == []
+    assert "KeyError: 'hmean'" in verdict.missing[0]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_stacks_are_read_behind_it_as_well(form: Callable[[int], str]) -> None:
+    plain, behind = (classify(Incident(texts={"log": text})) for text in (STUCK, led(form, STUCK)))
+    assert [cause.id for cause in behind.causes] == [cause.id for cause in plain.causes]
+
+
+def test_a_frame_in_a_box_loses_both_sides() -> None:
+    boxed = [f"│ {line:<60} │" for line in END.split("\n")]
+    assert log_text.strip_prefixes(boxed) == END.split("\n")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        ["  0%|    | 0/9 [00:00<?]Traceback (most recent call last):", *END.split("\n")[1:]],
+        ["KeyError        Traceback (most recent call last)", "----> 1 run(pages)", "KeyError: 'hmean'"],
+        ['x  File "a.py", line 1, in f', "y"],
+        END.split("\n"),
+    ],
+)
+def test_nothing_else_is_taken_away(lines: list[str]) -> None:
+    assert log_text.strip_prefixes(lines) == lines

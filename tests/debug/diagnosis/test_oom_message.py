@@ -1,10 +1,12 @@
-"""The numbers of out-of-memory messages, in three generations, and what they say."""
+"""The numbers of out-of-memory messages, and a GPU generation against what a wheel was built for."""
 
 from __future__ import annotations
 
 import pytest
 
 from ocrlab.debug.diagnosis import oom_message
+from ocrlab.debug.diagnosis.cuda_compatibility import mismatch
+from ocrlab.hardware.processes import exit_codes
 
 GIB, MIB = 2**30, 2**20
 
@@ -45,13 +47,6 @@ def test_a_negative_amount_is_wsl() -> None:
     assert oom_message.judge(oom)[0].cause == "wsl.limits"
 
 
-def test_more_than_an_exabyte_is_absurd_and_host_memory_is_not_ours() -> None:
-    [oom] = oom_message.parse("CUDA out of memory. Tried to allocate more than 1EB memory.")
-    assert oom_message.judge(oom)[0].cause == "gpumem.absurd_size"
-    assert oom_message.parse("DefaultCPUAllocator: can't allocate memory: you tried to allocate 123 bytes") == []
-    assert oom_message.parse("out of memory, without numbers") == []
-
-
 def message(usage: str, request: str = "1.25 GiB", free: str = "1.18 GiB", total: str = "93.02 GiB") -> oom_message.Oom:
     head = f"CUDA out of memory. Tried to allocate {request}. GPU 1 has a total capacity of {total} of which {free} is "
     [oom] = oom_message.parse(f"{head}free. {usage} is reserved by PyTorch but unallocated.")
@@ -69,14 +64,6 @@ def test_in_a_container_the_process_itself_is_listed_as_another_process() -> Non
     oom = message(f"{other}Of the allocated memory 30.00 GiB is allocated by PyTorch, and 120.54 MiB")
     assert oom.others == {5: 60 * GIB}
     assert oom_message.judge(oom)[0].cause == "gpumem.foreign"
-
-
-def test_what_is_outside_of_the_allocator_and_what_is_a_context() -> None:
-    mine = "Including non-PyTorch memory, this process has 23.00 GiB memory in use. Of the allocated memory "
-    large = message(f"{mine}15.00 GiB is allocated by PyTorch, and 100.00 MiB", "1.00 GiB", "500.00 MiB", "23.69 GiB")
-    assert oom_message.judge(large)[0].cause == "gpumem.raw_alloc"
-    small = message(f"{mine}22.20 GiB is allocated by PyTorch, and 100.00 MiB", "1.00 GiB", "500.00 MiB", "23.69 GiB")
-    assert oom_message.judge(small)[0].cause == "gpumem.capacity"
 
 
 def test_the_larger_of_two_causes_that_would_each_free_enough() -> None:
@@ -103,10 +90,50 @@ def test_a_limit_that_the_program_set_itself_and_the_asynchronous_allocator() ->
     assert "set itself" in first.why
 
 
-def test_what_is_cached_comes_on_top_before_torch_1_4() -> None:
-    [oom] = oom_message.parse(
-        "CUDA out of memory. Tried to allocate 4.00 GiB (GPU 0; 15.90 GiB total capacity; 4.00 GiB already allocated; "
-        "2.00 GiB free; 9.00 GiB cached)"
-    )
-    assert (oom.unallocated, oom.form) == (9 * GIB, "1.0")
-    assert oom_message.judge(oom)[0].cause == "gpumem.fragmentation"
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("GPU: NVIDIA GeForce RTX 3090\ntorch 1.5.0+cu101", "needs CUDA 11.0"),
+        ("NVIDIA GeForce RTX 5090, torch==2.5.1+cu124", "needs CUDA 12.8"),
+        ("RTX 5080 torch 2.4.1", "needs torch 2.7"),
+        ("image nvidia/cuda:8.0-cudnn5-devel on an RTX 2080", "needs CUDA 10.0"),
+        ("Tesla P100, PyTorch 2.9.0+cu130", "dropped"),
+        ("RTX 3080 with tensorflow-gpu==1.15", "needs CUDA 11.0"),
+    ],
+)
+def test_a_card_that_the_wheel_cannot_serve(text: str, says: str) -> None:
+    conflict = mismatch(text)
+    assert conflict is not None
+    assert says in conflict.why
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RTX 3090, torch 2.1.0+cu118",
+        "Tesla V100, torch 1.4.0+cu101",
+        "RTX 4090 | CUDA Version: 12.4 | torch 2.3.0",
+        "torch 2.1",
+        "RTX 5090",
+        "",
+    ],
+)
+def test_what_fits_or_is_not_named_is_left_alone(text: str) -> None:
+    assert mismatch(text) is None
+
+
+@pytest.mark.parametrize("text", ["exit code 1", "exited with code 0", "exit status 2", "step 137 of 139"])
+def test_ordinary_exit_codes_are_no_signals(text: str) -> None:
+    assert exit_codes.find_signals(text) == []
+
+
+def test_memory_that_nobody_in_the_table_holds() -> None:
+    head = "| N/A   36C    P0    41W / 300W |  12799MiB / 16280MiB |      0%  |\n| Processes:   GPU Memory |\n"
+    assert oom_message.orphaned_memory(head) == (12799, 16280, head.index("12799"))
+    assert oom_message.orphaned_memory(head + "|    0      4133      C   python      12700MiB |") is None
+    assert oom_message.orphaned_memory(head.replace("12799", "312")) is None
+
+
+def test_a_bare_number_is_a_card_only_next_to_the_word() -> None:
+    assert mismatch("a new graphics card, a 3080 instead of a 1050; torch 1.2.0, cuda 10.0") is not None
+    assert mismatch("3080 pages; torch 1.2.0, cuda 10.0") is None

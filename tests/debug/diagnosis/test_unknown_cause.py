@@ -1,9 +1,10 @@
-"""What a verdict without a cause names: the program's own error, its last output, a module that hides another."""
+"""What is left to do, and what is said where no cause is known."""
 
 from __future__ import annotations
 
 import pytest
 
+from ocrlab.debug.diagnosis import catalogue
 from ocrlab.debug.diagnosis.classify import classify
 from ocrlab.debug.diagnosis.next_steps import own_error
 from ocrlab.debug.diagnosis.verdict_files import markdown, sentence
@@ -100,3 +101,26 @@ def test_a_launchers_error_is_not_the_programs_own(message):
     verdict = judge(f"{TRACED}{message}\n  exitcode  : 1 (pid: 78)\n")
     assert own_error(verdict) == ""
     assert verdict.missing[0].startswith(f"the traceback of the program itself: `{message}` (log_tail.txt line 4) only")
+
+
+FACTS = {"main_pid": 4100, "pids": [4100], "exits": [], "kernel_log_read": True, "oom_kills": 0}
+
+
+def test_a_bare_kill_that_was_watched_asks_who_sent_it() -> None:
+    verdict = classify(Incident("killed", None, "SIGKILL", {"log_tail.txt": "epoch 1\n"}, facts=FACTS))
+    best = verdict.causes[0]
+    assert best.id == "ext.signal"
+    assert "ocrlab watch" not in best.experiment
+    assert len(best.experiment.partition("    ")[0]) < 80, "one step that can be read"
+    assert "--explain ext.signal" in best.experiment
+    assert "signal_generate" in catalogue.explain("ext.signal")
+    assert not any("counter" in thing for thing in verdict.missing)
+    assert any("who sent" in thing for thing in verdict.missing)
+
+
+@pytest.mark.parametrize("status", ["log", "failed"])
+def test_a_bare_log_asks_for_a_watched_run(status: str) -> None:
+    log = "RuntimeError: DataLoader worker (pid 8554) is killed by signal: Killed."
+    verdict = classify(Incident(status, texts={"log_tail.txt": log}))
+    assert "ocrlab watch" in verdict.causes[0].experiment
+    assert any("counter" in thing for thing in verdict.missing)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import Subset
 
 from ocrlab.debug.instruments import batch_tree, tensor_tree
+from ocrlab.debug.instruments.sample_names import batch_names, index_namer
 
 
 @dataclass
@@ -55,32 +58,9 @@ def test_samples_in_lists_of_any_size_are_left_in_place_and_those_in_tuples_anew
     assert [len(part) for part in lists] == [1, 1] and targets[0]["boxes"].shape == (2, 4)
 
 
-def test_a_mapping_for_each_sample_may_hold_as_many_of_something() -> None:
-    batch = (tuple(torch.zeros(3, 8, 8) for _ in range(4)), tuple({"boxes": torch.zeros(4, 4)} for _ in range(4)))
-    owned = batch_tree.tensors_by_sample(batch, 4)
-    assert owned["batch[1][2]['boxes']"] == owned["batch[0][2]"] == 2 and len(owned) == 8
-    assert [len(part) for part in batch_tree.narrow_in_place(batch, [2], 4)] == [1, 1]
-    assert batch_tree.tensors_by_sample((image(), {"x": image(), "name": list("abcd")}), 4) == {}
-
-
-def test_a_tuple_inside_of_what_can_be_changed_is_replaced_there() -> None:
-    targets = tuple({"boxes": torch.zeros(i, 4)} for i in range(4))
-    for batch in ({"image": image(), "targets": targets}, [image(), targets], Pair(image(), targets)):  # type: ignore[arg-type]
-        assert batch_tree.narrow_in_place(batch, [3], 4) is batch
-        assert tensor_tree.parts(batch)[1][1] == (targets[3],)
-
-
 def test_names_decide_the_size_where_a_tensor_has_it() -> None:
     assert batch_tree.batch_size((torch.zeros(8, 3), torch.zeros(8, 3), torch.zeros(2)), ["a", "b"]) == 2
     assert batch_tree.batch_size({"pages": [1, 2, 3]}) == 3
-
-
-def test_heads_and_rows_are_distinguished_from_samples() -> None:
-    mask = torch.zeros(8, 5, dtype=torch.bool)
-    mask[5] = True
-    assert batch_tree.positions(mask, 4, merged=True) == [2]
-    assert batch_tree.positions(mask, 4, merged=False) is None
-    assert batch_tree.index_in_batch([1, 0, 4, 5], (2, 3, 8, 8), 2) == {"sample": 1, "pixel": [4, 5]}
 
 
 def test_samples_lie_in_the_second_dimension_where_time_comes_first():
@@ -120,15 +100,6 @@ def test_a_list_of_pictures_beside_their_labels_is_as_long_as_these():
     assert batch_tree.batch_size({"maps": [torch.zeros(6, 2, s, s) for s in (8, 4, 2)], "y": torch.zeros(6)}) == 6
 
 
-def test_two_batches_of_columns_have_as_many_samples_as_their_rows() -> None:
-    both = (
-        (torch.zeros(6, 3), torch.zeros(6), tuple("abcdef")),
-        (torch.zeros(6, 3), torch.zeros(6, 3), list("ghijkl")),
-    )
-    assert batch_tree.batch_size(both) == 6
-    assert batch_tree.tensors_by_sample(both, 6) == {}
-
-
 def test_a_tensor_of_two_batches_selects_the_name() -> None:
     assert batch_tree.name_of_part("a + b", "input batch[1]['x']") == "b"
     assert batch_tree.name_of_part("a + b", "target batch[0]") == "a"
@@ -156,3 +127,63 @@ def test_a_row_has_the_text_that_lies_beside_its_tensor() -> None:
         assert batch_tree.row_text(batch, tensor, 0) == ""
     assert batch_tree.row_text([torch.ones(2), ["same", "same"]], "batch[0]", 0) == ""
     assert batch_tree.row_text(None, "batch[0]", 0) == ""
+
+
+@dataclass
+class Mine:
+    images: torch.Tensor
+    pages: list[str]
+
+
+@pytest.mark.parametrize(
+    "batch,expected",
+    [
+        ({"x": torch.ones(2), "image_id": ["a", "b"]}, ["a", "b"]),
+        ({"x": torch.ones(2), "id": torch.tensor([7, 9])}, ["7", "9"]),
+        ((torch.ones(2, 3), torch.tensor([0, 1]), ("a.png", "b.png")), ["a.png", "b.png"]),
+        (Mine(torch.ones(2), ["p1", "p2"]), ["p1", "p2"]),
+        ((torch.ones(2), torch.tensor([0, 1])), []),
+        (torch.ones(2), []),
+        ([torch.ones(2), {"path": Path("x/a.png")}], ["a.png"]),
+        ((tuple(torch.ones(3, 2 + i) for i in range(2)), ({"file": "a.png"}, {"file": "b.png"})), ["a.png", "b.png"]),
+        ([{"file": "a.png", "x": torch.ones(2)}, {"file": "b.png"}], ["a.png", "b.png"]),
+        ([{"file": "a.png"}, {"x": torch.ones(2)}], []),
+        ([{"file": ["a.png", "b.png"]}, {"file": ["c.png", "d.png"]}], ["a.png + c.png", "b.png + d.png"]),
+        (({"id": ["a", "b"]}, {"id": ["a", "b"]}), ["a", "b"]),
+        (((torch.ones(2), ("a", "b")), (torch.ones(2), ("c", "d"))), ["a + c", "b + d"]),
+        ([(torch.ones(2), 1, "a.png"), (torch.ones(2), 0, "b.png")], ["a.png", "b.png"]),
+        (((torch.ones(2), torch.ones(2)), (torch.ones(2), torch.ones(2))), []),
+        ({"x": torch.ones(1), "im_file": ("a.png",)}, ["a.png"]),
+        ({"x": torch.ones(2), "im_file": ("a.png", "b.png")}, ["a.png", "b.png"]),
+        ({"x": torch.ones(2), "utt_ids": ["a", "b"]}, ["a", "b"]),
+        ({"x": torch.ones(2), "utt_ids": ["a", "a"]}, []),
+        ({"x": torch.ones(2), "caption": ["a cat", "a dog"]}, []),
+        ([{"image_id": 3}, {"image_id": 9}], []),
+        (None, []),
+    ],
+)
+def test_names_in_a_batch(batch, expected):
+    assert batch_names(batch) == expected
+
+
+class Folder:
+    samples = (("root/cat/1.png", 0), ("root/dog/2.png", 1))
+
+
+class Own:
+    def sample_name(self, index):
+        return {0: "zero"}[index]
+
+
+class Plain:
+    def __len__(self):
+        return 3
+
+
+def test_names_in_a_data_set():
+    assert index_namer(Folder())(1) == "root/dog/2.png"
+    assert index_namer(Subset(Folder(), [1]))(0) == "root/dog/2.png"
+    assert index_namer(Folder())(9) == "9"
+    assert index_namer(Own())(0) == "zero"
+    assert index_namer(Own())(5) == "5"
+    assert index_namer(Plain())((0, 2)) == "(0, 2)"

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ocrlab.debug.instruments.call_hook import CallHook
 from ocrlab.debug.instruments.dataloader import loader_watch
 from ocrlab.debug.instruments.layers import layer_watch
 from ocrlab.debug.instruments.leaks import leak_watch
@@ -41,15 +40,6 @@ def train(model: nn.Module, steps: int = 6, after: Any = lambda: None) -> float:
 def net() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
-
-
-def test_a_hook_is_called_and_its_copies_rest() -> None:
-    calls: list[Any] = []
-    hook = CallHook(lambda *arguments: calls.append(arguments))
-    assert (
-        hook(1, 2) is None and copy.deepcopy(hook)(1, 2) is None and pickle.loads(pickle.dumps(hook))(1, 2, 3) is None
-    )
-    assert calls == [(1, 2)]
 
 
 @pytest.mark.parametrize("name", WATCHES)

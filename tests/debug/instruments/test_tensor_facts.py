@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ocrlab.debug.instruments import tensor_facts
+from ocrlab.debug.instruments.tensor_tree import dotted_tensors, tensors
 
 KINDS = {
     "contiguous": lambda x: x,
@@ -69,19 +72,6 @@ def test_the_first_bad_value_and_the_samples_with_bad_values(kind: str) -> None:
     assert math.isnan(figures.mean)
 
 
-def test_nothing_is_first_where_all_is_finite() -> None:
-    assert tensor_facts.first_bad(random_tensor()) is None
-    assert tensor_facts.first_bad(torch.empty(0, 3)) is None
-    assert tensor_facts.first_bad(torch.tensor([1, 2])) is None
-    assert tensor_facts.first_bad(torch.tensor(math.inf)) == tensor_facts.FirstBad((), "+Inf", 0, 1, {})
-
-
-def test_all_values_bad() -> None:
-    facts = tensor_facts.describe(torch.full((2, 2), math.nan))
-    assert facts["nan"] == facts["count"] == 4
-    assert math.isnan(facts["mean"]) and math.isnan(facts["min"])
-
-
 def test_a_large_tensor_is_looked_at_in_pieces_and_loses_nothing() -> None:
     tensor = (
         torch.randn(3 * tensor_facts.CHUNK + 17) * 0.01 + 1e4
@@ -120,24 +110,13 @@ def test_below_a_gradient_vmap_still_allows_no_reading() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tensor", "reason"),
-    [
-        (torch.empty(3, 0), "empty"),
-        (torch.empty(3, 4, device="meta"), "meta"),
-    ],
+    ("tensor", "reason"), [(torch.empty(3, 0), "empty"), (torch.empty(3, 4, device="meta"), "meta")]
 )
 def test_what_cannot_be_read_says_why(tensor: Tensor, reason: str) -> None:
     facts = tensor_facts.describe(tensor)
     assert reason in facts["why"]
     assert "mean" not in facts
     assert facts["shape"] == tuple(tensor.shape)
-
-
-def test_fake_tensors_are_not_read() -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode():
-        assert "FakeTensor" in tensor_facts.describe(torch.empty(2, 3))["why"]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -163,22 +142,6 @@ def test_unusual_tensors(make: Callable[[], Tensor], mean: float) -> None:
     assert tensor_facts.first_bad(tensor) is None
 
 
-@pytest.mark.parametrize(
-    ("tensor", "form"),
-    [
-        (torch.zeros(2, 3, 4, 5), "contiguous"),
-        (torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last), "channels_last"),
-        (torch.zeros(2, 3, 4, 5, 6).to(memory_format=torch.channels_last_3d), "channels_last_3d"),
-        (torch.zeros(1).expand(7), "expanded"),
-        (torch.zeros(4, 5).t(), "strided"),
-    ],
-)
-def test_memory_formats_and_bytes(tensor: Tensor, form: str) -> None:
-    facts = tensor_facts.facts(tensor)
-    assert facts.memory_format == form
-    assert facts.bytes == 4 * (1 if form == "expanded" else tensor.numel())
-
-
 def test_looking_draws_nothing_and_leaves_no_trace() -> None:
     tensor = random_tensor().requires_grad_()
     before = torch.get_rng_state()
@@ -186,3 +149,23 @@ def test_looking_draws_nothing_and_leaves_no_trace() -> None:
     tensor_facts.first_bad(tensor)
     assert torch.equal(before, torch.get_rng_state())
     assert tensor._version == 0 and tensor.grad is None
+
+
+@dataclass
+class Out:
+    logits: Tensor
+    name: str
+
+
+def test_tensors_come_with_their_path() -> None:
+    t = torch.zeros(1)
+    batch = {"loss": t, "more": [t, (t, "text")], "out": Out(t, "x"), "pair": namedtuple("Pair", "a b")(t, 3)}
+    paths = ["['loss']", "['more'][0]", "['more'][1][0]", "['out'].logits", "['pair'].a"]
+    assert [path for path, _ in tensors(batch, "")] == paths
+    assert [name for name, _ in dotted_tensors(batch)] == ["loss", "more.0", "more.1.0", "out.logits", "pair.a"]
+    packed = nn.utils.rnn.pack_sequence([torch.ones(2, 1)])
+    assert [name for name, _ in (*tensors(t), *dotted_tensors(t), *tensors(packed))] == [
+        "batch",
+        "batch",
+        "batch.data (packed)",
+    ]

@@ -175,11 +175,3 @@ def test_who_killed_is_read_from_the_kernel_s_own_lines(tmp_path: Path, line: st
 def test_nothing_to_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         explain_oom(str(tmp_path / "nowhere"))
-
-
-def test_a_config_of_somebody_else_is_no_hindrance(tmp_path: Path) -> None:
-    run = run_folder(tmp_path, [], {}, FRAME + CUDA.format(**FULL))
-    (run / "config.yaml").write_text("model: {name: yolo}\n")
-    oom = explain_oom(str(run))
-    assert oom.kind.kind == "capacity"
-    assert oom.remedy.settings == ()

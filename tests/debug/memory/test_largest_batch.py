@@ -1,4 +1,4 @@
-"""The search for the largest batch, with children that are played, and one that is real."""
+"""The largest batch that fits: what a child's training says, and the search, with children that are played."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
 from ocrlab.config.schema import Config
-from ocrlab.debug.memory import largest_batch, memory_limit, memory_savers
+from ocrlab.debug.memory import fit_trials, largest_batch, memory_limit, memory_savers
 from ocrlab.debug.memory.fit_trials import MemoryTrial, TrialRunner
 from ocrlab.debug.memory.memory_limit import Limit
-from ocrlab.debug.trials.trial import RunResult
-from ocrlab.errors import ConfigError, RunError
+from ocrlab.errors import RunError
 
 MIB = 1 << 20
 
@@ -70,27 +70,12 @@ def test_nothing_fits(tmp_path: Path) -> None:
     assert played.tries[-1].batch == 1
 
 
-def test_the_first_batch_is_one_that_was_asked_for_and_the_search_goes_on_to_the_limit(tmp_path: Path) -> None:
-    played = room(tmp_path, lambda batch: (200 + 5 * batch) * MIB)
-    batch, proven = largest_batch.search(played, {**GUESS, "slope": 5 * MIB}, 4096, 9)
-    assert played.tries[0].batch == 9, "as many as there are pages"
-    assert batch > 100 and proven in ("close", "batch + 1 fails")
-
-
 def test_a_batch_that_was_not_measured_is_no_batch_that_does_not_fit(tmp_path: Path) -> None:
     played = room(tmp_path, lambda batch: (200 + 5 * batch) * MIB)
     played.lost = {(9, False): {}}
     assert largest_batch.search(played, GUESS, 4096, 9) == (0, "not measured")
     played.lost = {(23, False): {}}
     assert largest_batch.search(played, GUESS, 4096, 9) == (9, "not measured")
-
-
-@pytest.mark.parametrize("answer", [{}, {"slow": True}])
-def test_a_longer_check_that_was_not_measured_leaves_the_short_result(tmp_path: Path, answer: dict[str, Any]) -> None:
-    played = room(tmp_path, lambda batch: (200 + 30 * batch) * MIB)
-    played.attempt(20)
-    played.lost = {(20, True): answer}
-    assert largest_batch.verify_longer(played, 20, "close") == (20, "unverified")
 
 
 @pytest.mark.parametrize(("seconds", "right"), [(70.0, (9, "time")), (30.0, (12, "time"))])
@@ -111,23 +96,6 @@ def test_nothing_is_begun_that_takes_longer_than_the_time_that_is_left(
     assert largest_batch.search(played, {**GUESS, "slope": 5 * MIB}, 4096, 9) == right
 
 
-def test_a_child_that_cannot_estimate_is_reported_with_how_it_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended = RunResult("ConfigError", "ConfigError: There is no folder data", 1.0)
-    monkeypatch.setattr(Played, "child", lambda *_arguments: (None, ended))
-    with pytest.raises(RunError, match="cannot be estimated.*There is no folder data"):
-        largest_batch.estimate(room(tmp_path, lambda batch: batch))
-
-
-def test_the_answer_when_the_time_is_over(tmp_path: Path) -> None:
-    played = room(tmp_path, lambda batch: (200 + 3 * batch) * MIB)
-    played.end = time.monotonic() - 1
-    batch, proven = largest_batch.search(played, GUESS, 64)
-    assert proven == "time"
-    assert batch in (0, *(trial.batch for trial in played.tries if trial.fits))
-
-
 @pytest.mark.parametrize(("grown", "right"), [(40, 23), (70, 22), (190, 18), (720, 1), (740, 0)])
 def test_a_heap_that_grows_in_a_longer_training_makes_the_batch_smaller(tmp_path: Path, grown: int, right: int) -> None:
     played = room(tmp_path, lambda batch: (200 + 30 * batch) * MIB)
@@ -135,22 +103,6 @@ def test_a_heap_that_grows_in_a_longer_training_makes_the_batch_smaller(tmp_path
     assert largest_batch.verify_longer(played, 24, "close") == (right, "batch + 1 fails")
     assert all(trial.long for trial in played.tries)
     assert len(played.tries) <= 8
-
-
-def test_a_batch_that_stands_a_longer_training_stays(tmp_path: Path) -> None:
-    played = room(tmp_path, lambda batch: (200 + 30 * batch) * MIB)
-    assert largest_batch.verify_longer(played, 20, "most") == (20, "most")
-    assert [(trial.batch, trial.long) for trial in played.tries] == [(20, True)]
-    assert largest_batch.verify_longer(played, 0, "batch + 1 fails") == (0, "batch + 1 fails")
-
-
-def test_without_time_for_a_longer_training_only_measured_batches_count(tmp_path: Path) -> None:
-    played = room(tmp_path, lambda batch: (200 + 30 * batch) * MIB)
-    for batch in (12, 18):
-        played.attempt(batch)
-    played.end = time.monotonic() - 1
-    assert largest_batch.verify_longer(played, 20, "close") == (18, "time")
-    assert not any(trial.long for trial in played.tries)
 
 
 @pytest.mark.parametrize(
@@ -166,25 +118,6 @@ def test_without_time_for_a_longer_training_only_measured_batches_count(tmp_path
 def test_the_effective_batch_stays(batch: int, wanted: int, accumulate: int, words: list[str]) -> None:
     config = Config(batch_size=wanted, trainer={"accumulate_grad_batches": accumulate})
     assert largest_batch.as_settings(config, batch) == words
-
-
-def test_remedies_are_what_the_config_can_express() -> None:
-    from ocrlab.config.fields import flat
-
-    settings = {**flat(Config(encoder="resnet50", width=128)), "trainer.precision": "fp32", "runtime.workers": 2}
-    keys = {key for change in memory_savers.possible_changes(settings, "validate", cuda=False) for key in change}
-    assert keys == {
-        "runtime.cache", "runtime.workers", "runtime.activation_checkpointing", "trainer.precision",
-        "evaluate.long_side", "crop", "width", "encoder",
-    }  # fmt: skip
-    begun = {**settings, "weights": "imagenet"}
-    assert {"optim.freeze_batchnorm": "true"} in memory_savers.possible_changes(begun, "train", cuda=False)
-    assert memory_savers.left_out_changes(begun) == {}
-    assert "weights=" in memory_savers.left_out_changes(settings)["frozen BatchNorm"]
-    small = {**settings, "crop": 64, "width": 16, "encoder": "resnet18_slim", "trainer.precision": "bf16"}
-    small |= {"runtime.cache": "none", "runtime.workers": 0, "runtime.activation_checkpointing": True}
-    assert memory_savers.possible_changes(small, "train", cuda=False) == []
-    assert memory_savers.possible_changes(small, "train", cuda=True) == [dict([memory_savers.EXPANDABLE])]
 
 
 def test_every_remedy_can_be_set() -> None:
@@ -265,9 +198,55 @@ def test_the_limit_of_a_group_is_what_others_leave(tmp_path: Path) -> None:
     assert memory_limit.find_limit(100, root=root).bytes == 900 * MIB
 
 
-def test_without_a_group_it_is_the_free_memory(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemAvailable: 1024 kB\n")
-    assert memory_limit.find_limit(None, root=tmp_path).bytes == MIB
-    with pytest.raises(ConfigError, match="--limit"):
-        memory_limit.find_limit(-1.0, root=tmp_path)
+ENDED = SimpleNamespace(fingerprint="", description="passed", seconds=1.0)
+
+
+def answer(**more: Any) -> dict[str, Any]:
+    whole = {"finished": True, "over": None, "error": None, "phase": "final", "device": {}, "crops_a_second": 2.0}
+    return {**whole, "peaks": {"check": 100, "train": 900, "validate": 905}, **more}
+
+
+def test_a_child_that_was_done_says_its_peak_and_where() -> None:
+    done = fit_trials.judge_trial(4, {}, answer(), ENDED, 1000, 1.0, 0.05)
+    assert (done.fits, done.peak, done.phase) == (True, 905, "train")
+    assert not fit_trials.judge_trial(4, {}, answer(), ENDED, 904, 1.0, 0.05).fits
+
+
+@pytest.mark.parametrize(
+    "ended", ["host.oom_kill", "host.alloc_fail", "gpumem.capacity", "gpumem.fragmentation", "SIGKILL"]
+)
+def test_a_child_that_memory_killed_does_not_fit(ended: str) -> None:
+    how = SimpleNamespace(fingerprint=ended, description=ended, seconds=1.0)
+    done = fit_trials.judge_trial(4, {}, answer(finished=False, phase="train", held=950), how, 1000, 1.0, 0.05)
+    assert (done.fits, done.measured) == (False, True)
+
+
+@pytest.mark.parametrize("ended", ["host.oom_kill", "loader.worker_killed", "SIGKILL"])
+@pytest.mark.parametrize("held", [None, 0, 817])
+def test_a_child_that_was_killed_below_its_limit_is_not_measured(ended: str, held: int | None) -> None:
+    how = SimpleNamespace(fingerprint=ended, description=ended, seconds=1.0)
+    child = None if held is None else answer(finished=False, held=held)
+    done = fit_trials.judge_trial(4, {}, child, how, 1000, 1.0, 0.05)
+    assert (done.fits, done.measured) == (False, False)
+    assert "not measured" in fit_trials.line(done) and "does not fit" not in fit_trials.line(done)
+
+
+def test_a_child_that_ended_itself_at_the_limit_does_not_fit() -> None:
+    over = answer(finished=False, over={"phase": "train", "held": 990})
+    done = fit_trials.judge_trial(4, {}, over, ENDED, 1000, 1.0, 0.05)
+    assert (done.fits, done.peak, done.phase) == (False, 990, "train")
+
+
+@pytest.mark.parametrize("what", ["over its time", "hang"])
+def test_a_child_that_is_too_slow_does_not_fit_and_is_not_called_out_of_memory(tmp_path: Path, what: str) -> None:
+    how = SimpleNamespace(fingerprint=what, description="not done", seconds=1.0)
+    done = fit_trials.judge_trial(5, {}, answer(finished=False), how, 1000, 120.0, 0.05)
+    assert (done.fits, done.message, done.measured) == (False, "not done in 120 s", False)
+    assert "does not fit" not in fit_trials.line(done)
+
+
+@pytest.mark.parametrize("what", ["exit status 1", "data.broken"])
+def test_what_fails_of_another_cause_is_no_answer(what: str) -> None:
+    how = SimpleNamespace(fingerprint=what, description="DataError: no pages", seconds=1.0)
+    with pytest.raises(RunError, match="no pages"):
+        fit_trials.judge_trial(4, {}, answer(finished=False, error=None), how, 1000, 1.0, 0.05)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ocrlab import run_folder
-from ocrlab.debug.memory.monitor_log import POINTS, Monitor, limits, newest
+from ocrlab.debug.memory.monitor_log import Monitor, limits, newest
 from ocrlab.records import Reading
 
 GIB = 1 << 30
@@ -67,16 +67,6 @@ def test_the_whole_machine_and_a_process_that_is_gone() -> None:
     os.waitpid(pid, 0)
     gone, _ = monitor(pid)
     assert not gone.sample()["alive"]
-
-
-def test_curves_are_bounded() -> None:
-    watching, _ = monitor(None)
-    for _ in range(3):
-        watching.sample()
-    curve = watching.curves["host"]
-    curve.extend((float(n), 1.0) for n in range(3, 3 * POINTS))
-    watching.sample()
-    assert len(curve) <= 2 * POINTS
 
 
 def test_the_newest_run_that_lives(tmp_path: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from ocrlab.debug.memory import explain_oom, oom_inputs
-from ocrlab.debug.memory.oom_inputs import find_refusals
 from ocrlab.records import Incident
 
 MIB = 1 << 20
@@ -49,13 +47,6 @@ def test_the_kernel_tells_the_limit_of_a_group_whose_program_lived_too_short_to_
     assert oom_inputs.collect(Incident("killed", texts={"kernel_log.txt": "[9.1] kmem: usage 3kB"})).group_limit is None
 
 
-def test_a_plain_sigkill_is_no_memory_failure() -> None:
-    run = oom_inputs.collect(
-        Incident("killed", signal="SIGKILL", texts={"log_tail.txt": "step 1\n"}, facts={"oom_kills": 0})
-    )
-    assert explain_oom.classify_oom(run).kind == ""
-
-
 @pytest.mark.parametrize(
     ("batch", "steps", "share", "line"),
     [
@@ -71,25 +62,3 @@ def test_a_smaller_batch_of_the_same_effective_size(
 ) -> None:
     config = {"batch_size": batch, "trainer.accumulate_grad_batches": steps, "crop": 512}
     assert explain_oom.smaller_batch(config, share) == line
-
-
-def test_a_batch_of_1_checkpoints_activations_before_its_crop_shrinks() -> None:
-    text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of "
-    text += "11.76 GiB of which 310.25 MiB is free. Process 7 has 11.44 GiB memory in use. Of the allocated memory "
-    text += "11.00 GiB is allocated by PyTorch, and 90.00 MiB is reserved by PyTorch but unallocated.\n"
-    run = oom_inputs.collect(Incident("failed", exit_code=1, texts={"log_tail.txt": text}))
-    assert explain_oom.classify_oom(run).kind == "capacity"
-    for again, changed in ((False, "runtime.activation_checkpointing"), (True, "crop")):
-        run.config.clear()
-        run.config |= {"batch_size": 1, "crop": 512, "runtime.activation_checkpointing": again}
-        settings = explain_oom.find_remedy(run, explain_oom.classify_oom(run)).settings
-        assert [word.partition("=")[0] for word in settings] == [changed]
-    assert not explain_oom.find_remedy(oom_inputs.collect(run.incident), explain_oom.classify_oom(run)).settings
-
-
-def test_the_message_of_this_numpy() -> None:
-    with pytest.raises(MemoryError) as caught:
-        np.empty((1 << 30, 1 << 12))
-    [refusal] = find_refusals(f"numpy._core._exceptions._ArrayMemoryError: {caught.value}")
-    assert refusal.request == 1 << 45
-    assert refusal.shape == "(1073741824, 4096)"

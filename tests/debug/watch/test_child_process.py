@@ -51,30 +51,10 @@ def test_orphans_are_reported_too(start):
     assert [ended["signal"] for ended in done.exits] == [None, "SIGSEGV"]
 
 
-def test_a_killed_guard_takes_everything_with_it(start, left):
-    done = start("sh", "-c", "setsid sleep 50 & sleep 50 & wait")
-    end = time.monotonic() + 20
-    while len(left()) < 4 and time.monotonic() < end:
-        time.sleep(0.01)
-    done.guard.kill()
-    until(done, lambda: done.empty)
-    assert done.guard_lost and done.code == -9
-
-
 def test_what_we_end_ourselves_is_no_evidence(start):
     done = start("sh", "-c", "sleep 50 & wait")
     until(done, lambda: done.signal(signal.SIGKILL, everyone=True) or done.empty)  # again: it may fork meanwhile
     assert (done.code, done.exits) == (-9, [])
-
-
-def test_a_stop_is_reported(start):
-    done = start("sleep", "50")
-    done.signal(signal.SIGSTOP)
-    until(done, lambda: done.stopped == signal.SIGSTOP)
-    done.signal(signal.SIGCONT)
-    done.signal(signal.SIGTERM)
-    until(done, lambda: done.empty)
-    assert done.code == -15
 
 
 def test_the_program_leads_a_session_of_its_own_with_ordinary_signals(start, tmp_path):

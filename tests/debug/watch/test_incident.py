@@ -1,4 +1,4 @@
-"""From what is known to a verdict on disk and a few words."""
+"""From what is known to a verdict on disk, in a run folder, and a few words."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import time
 
 import pytest
 
+from ocrlab import run_folder
+from ocrlab.debug.diagnosis import catalogue
 from ocrlab.debug.flight_record import ring_format, ring_writer
-from ocrlab.debug.watch import incident, incident_evidence
+from ocrlab.debug.watch import incident, incident_evidence, incident_folder
 from ocrlab.debug.watch.child_process import Child
 from ocrlab.debug.watch.hang_detector import HangDetector
 from ocrlab.debug.watch.io_loop import Session
 from ocrlab.debug.watch.memory_tracker import OomKillCounters
+from ocrlab.errors import ConfigError, RunError
 from ocrlab.records import Cause, Evidence, Incident, Verdict
 
 
@@ -44,16 +47,6 @@ def test_the_facts_of_a_death(child, tmp_path):
     assert 3.9 <= case.facts["run_seconds"] <= 4.2
     assert "ended_by" not in case.facts and "heartbeat" not in case.facts
     json.dumps(case.facts)
-
-
-def test_a_counter_counts_only_where_somebody_was_killed(child, tmp_path, monkeypatch):
-    monkeypatch.setattr(OomKillCounters, "count", lambda self: 2)
-    quiet = HangDetector(300, tmp_path)
-    assert gather(child, quiet, "killed").facts["oom_kills"] == 2
-    child.code, child.exits = 1, []
-    assert "oom_kills" not in gather(child, quiet, "failed").facts
-    text = "DataLoader worker (pid 7) is killed by signal: Killed."
-    assert gather(child, quiet, "failed", text).facts["oom_kills"] == 2
 
 
 def test_a_verdict_is_written_even_where_its_words_fail(tmp_path, monkeypatch):
@@ -89,12 +82,6 @@ def test_a_summary_says_what_why_where_and_what_next(tmp_path):
     assert "unknown (missing: kernel log)" in incident.summary("x", Verdict(missing=["kernel log"]), tmp_path)
 
 
-def test_the_words_name_the_place_in_the_program(tmp_path):
-    line = Evidence("log_tail.txt", 4, '  File "/data/x/train.py", line 61 in decode')
-    text = incident.summary("x", Verdict(causes=[Cause("native.segv", 0.86, [line])]), tmp_path)
-    assert "decode (train.py:61)" in text
-
-
 def test_the_rank_to_look_at_has_a_line_of_its_own(tmp_path):
     rank = "rank 1 of 2 (process 12) was killed by SIGKILL"
     lines = [Evidence("ranks.txt", 2, rank), Evidence("facts", None, "the process died of SIGKILL")]
@@ -128,3 +115,94 @@ def test_stacks_are_taken_after_the_look_that_goes_on(tmp_path):
         finally:
             process.kill()
     assert ended and "stacks.txt" in case.texts
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["python", "-u", "src/train.py", "--lr", "1"], "train"),
+        (["python3.11", "-m", "pkg.train"], "train"),
+        (["python", "-c", "import x"], "python"),
+        (["torchrun", "--nproc-per-node=2", "fine tune.py"], "fine tune"),
+        (["torchrun", "--nproc-per-node", "2", "my/train.py", "--lr", "1"], "train"),
+        (["torchrun", "--nproc-per-node", "2", "-m", "pkg.train"], "train"),
+        (["/usr/bin/sleep", "5"], "sleep"),
+        (["bash", "run.sh"], "sh"),
+    ],
+)
+def test_the_name_of_a_command(command, name):
+    assert incident_folder.slug(command) == name
+
+
+def test_a_link_that_leads_nowhere_is_named_as_such(tmp_path):
+    (tmp_path / "dead").symlink_to(tmp_path / "gone")
+    with pytest.raises(RunError, match="a link that leads nowhere"):
+        incident_folder.open_folder(tmp_path / "dead", ["true"])
+
+
+def test_incidents_get_numbers(tmp_path):
+    for text in "abc":
+        (incident_folder.new_incident(tmp_path) / "verdict.json").write_text(text)
+    verdicts = {path.parent.name: path.read_text() for path in tmp_path.glob("*/verdict.json")}
+    assert verdicts == {"incident-1": "a", "incident-2": "b", "incident": "c"}
+
+
+def test_the_run_folder_of_a_process(tmp_path):
+    for name, pid in (("a", 5), ("b", 6)):
+        (tmp_path / name / "flight").mkdir(parents=True)
+        (tmp_path / name / "flight" / "process.json").write_text(json.dumps({"schema": 1, "pid": pid}))
+    (tmp_path / "b" / "flight" / "process.json").with_name("process.json").touch()
+    assert incident_folder.find_run_of(6, tmp_path) == tmp_path / "b"
+    assert incident_folder.find_run_of(7, tmp_path) is None
+
+
+def test_a_program_that_died_without_a_word_gets_its_sentinel(tmp_path):
+    folder = run_folder.create(tmp_path, "x")
+    (folder.flight / "process.json").write_text(json.dumps({"schema": 1, "pid": 2**22 + 1, "started": 1}))
+    incident_folder.failed(folder.path, {"type": "Killed", "message": "SIGKILL", "pid": 2**22 + 1}, "host.oom_kill")
+    record = run_folder.status(folder.path)
+    assert (record.status, record.verdict, record.error["type"]) == ("failure", "host.oom_kill", "Killed")
+    assert record.started == folder.started
+
+
+def test_what_the_program_wrote_itself_stays_and_gets_the_cause(tmp_path):
+    folder = run_folder.create(tmp_path, "x")
+    folder.fail(ValueError("its own words"))
+    incident_folder.failed(folder.path, {"type": "Failed", "message": "exit status 1"}, "user.shape")
+    record = run_folder.status(folder.path)
+    assert (record.error["message"], record.verdict) == ("its own words", "user.shape")
+
+
+@pytest.mark.parametrize("name", [".SUCCESS", ".FAILURE", ".RUNNING"])
+@pytest.mark.parametrize("text", ["", "done", "[1]", '{"schema": 1, "mine": true}'])
+def test_a_sentinel_of_somebody_else_is_never_replaced(name, text, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match="was not written by ocrlab"):
+        incident_folder.open_folder(tmp_path, ["x"])
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, text)]
+
+
+def test_a_folder_incident_of_the_user_stays(tmp_path):
+    (tmp_path / "incident").mkdir()
+    (tmp_path / "incident" / "notes.txt").write_text("mine")
+    incident_folder.open_folder(tmp_path, ["x"])
+    assert (tmp_path / "incident" / "notes.txt").read_text() == "mine"
+
+
+ENTRIES = catalogue.load().entries
+
+
+def fitted(experiment: str, command: list[str], run: str = "") -> str:
+    return (
+        incident.fit_experiments(Verdict(causes=[Cause("x", 0.5, [], experiment, "")]), command, run)
+        .causes[0]
+        .experiment
+    )
+
+
+def test_the_command_and_the_run_stand_in_the_experiment() -> None:
+    experiment = fitted(ENTRIES["kernel.illegal_address"].experiment, ["python", "my train.py"], "runs/a b")
+    assert experiment.startswith(
+        "ocrlab replay 'runs/a b' ; ocrlab watch --debug-cuda -- python 'my train.py', three times"
+    )
+    assert "the first: it names module" in experiment

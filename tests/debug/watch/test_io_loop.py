@@ -13,13 +13,15 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
+from ocrlab.debug.watch import cuda_debug_env
 from ocrlab.debug.watch.hang_detector import HangDetector
 from ocrlab.debug.watch.io_loop import F_SETPIPE_SZ, PIPE_SIZE, Session
-from ocrlab.debug.watch.output_stream import CHUNK, OutputCallback
+from ocrlab.debug.watch.output_stream import CHUNK, LogBuffer, OutputCallback
 
 
 @pytest.fixture
@@ -121,7 +123,7 @@ while time.monotonic() < end:
 
 def test_a_signal_is_not_late_while_output_trickles(env, tmp_path, left):
     late = []
-    for number in range(7):
+    for number in range(5):
         command = ["-m", "ocrlab", "watch", "--run-dir", f"out{number}", "--", sys.executable, "-c", TRICKLE]
         with subprocess.Popen(
             [sys.executable, *command], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
@@ -135,7 +137,7 @@ def test_a_signal_is_not_late_while_output_trickles(env, tmp_path, left):
             out, err = watcher.communicate(timeout=60)
         assert watcher.returncode == 7 and out.endswith(b"a line\n")
         late.append(float(re.search(rb"([\d.]+) got it", err)[1]) - sent)
-    assert sorted(late)[3] < 0.015, late
+    assert sorted(late)[2] < 0.015, late
 
 
 ALTERNATE = """
@@ -153,3 +155,27 @@ def test_no_line_is_lost_or_out_of_order_where_output_is_read_in_batches(watched
     assert [int(line) for line in done.err.split()[:150]] == [*range(1, 300, 2)]
     log = (done.folder / "incident" / "log_tail.txt").read_text().split()
     assert sorted(map(int, log)) == [*range(300)]
+
+
+def test_a_line_that_the_other_stream_interrupts_is_ended():
+    ring = LogBuffer()
+    ring.add(1, b"50 %")
+    ring.add(2, b"Traceback\n")
+    ring.add(1, b"done\n")
+    assert ring.text() == "50 %\nTraceback\ndone\n"
+
+
+def test_what_is_set_already_stays_but_launches_wait():
+    user = {"CUDA_LOG_FILE": "mine.txt", "CUDA_LAUNCH_BLOCKING": "0"}
+    variables = cuda_debug_env.environment(Path("/dumps"), user)
+    assert "CUDA_LOG_FILE" not in variables
+    assert variables["CUDA_LAUNCH_BLOCKING"] == variables["TORCH_SHOW_CPP_STACKTRACES"] == "1"
+    assert variables["CUDA_COREDUMP_FILE"] == "/dumps/cuda-core-%p"
+    assert "skip_abort" in variables["CUDA_COREDUMP_GENERATION_FLAGS"]
+
+
+def test_a_program_gets_them(watched):
+    code = "import os; print(os.environ['CUDA_LAUNCH_BLOCKING'], 'TORCH_USE_CUDA_DSA' in os.environ)"
+    done = watched(code, "--debug-cuda")
+    assert done.out == b"1 False\n"
+    assert "CUDA_LAUNCH_BLOCKING=1" in done.err and "out/flight/cuda-core" in done.err

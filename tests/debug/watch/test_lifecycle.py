@@ -108,15 +108,13 @@ def test_a_slow_epoch_in_python_is_no_hang(watched):
     ("code", "line"),
     [
         (SAME, 3),
-        ("n = 0\nwhile True: n += 1", 2),
         ("import re\nprint('begin')\nre.match('(a+)+$', 'a' * 60 + 'b')", 3),  # in C, with the GIL
-        ("import zlib\ndata = bytes(1 << 26)\nwhile zlib.crc32(data): pass", 3),  # in C, without it
     ],
-    ids=["nothing changes", "counts", "regular expression", "checksum"],
+    ids=["nothing changes", "regular expression"],
 )
 def test_a_program_that_uses_the_cpu_is_busy_and_a_suspicion_at_most(code, line, watched, tmp_path):
     (tmp_path / "loop.py").write_text(code)
-    done = watched([sys.executable, "-u", "loop.py"], "--silence", "2", "--timeout", "8")
+    done = watched([sys.executable, "-u", "loop.py"], "--silence", "2", "--timeout", "6")
     first = done.err.partition("time limit of")[0]
     assert re.search(rf"cause    busy at \S*loop\.py:{line} for \d+ s", first), done.err
     assert "the program goes on" in first
@@ -145,7 +143,7 @@ with two: pass
     ids=["deadlock", "stopped"],
 )
 def test_a_deadlock_and_a_stopped_program_keep_their_names(code, cause, watched):
-    done = watched(code, "--silence", "2", "--timeout", "8")
+    done = watched(code, "--silence", "2", "--on-hang", "kill")
     best = done.verdict["causes"][0]
     assert (best["id"], best["confidence"] >= 0.6, "busy" in done.err) == (cause, True, False)
 

@@ -20,21 +20,6 @@ from ocrlab.records import Reading
 MIB = 1 << 20
 
 
-def test_samples_of_a_tree_are_taken_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_tracker, "BUDGET", float("inf"))
-    tracker = memory_tracker.MemoryTracker()
-    tracker.look(0.0, os.getpid())
-    tracker.look(0.01, os.getpid())
-    assert len(tracker.seconds) == 1
-    assert tracker.wait(0.04) == pytest.approx(0.06)
-    tracker.look(100.0, os.getpid())
-    assert tracker.wait(100.0) == pytest.approx(5.0)
-    memory = tracker.facts()["memory"]
-    assert memory["seconds"] == [0.0, 100.0]
-    assert memory["tree"][0] > 5 * MIB
-    assert memory["processes"][0]["pid"] == os.getpid()
-
-
 def test_what_samples_take_of_a_core_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(_pid: int) -> list[object]:
         end = time.thread_time() + 0.005
@@ -46,18 +31,6 @@ def test_what_samples_take_of_a_core_is_bounded(monkeypatch: pytest.MonkeyPatch)
     tracker = memory_tracker.MemoryTracker()
     tracker.look(1.0, os.getpid())
     assert 0.005 / memory_tracker.BUDGET <= tracker.wait(1.0) < 3 * 0.005 / memory_tracker.BUDGET
-
-
-def test_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = memory_tracker.process_tree.read_process(os.getpid())
-    monkeypatch.setattr(memory_tracker.process_tree, "descendants", lambda pid: [mine])
-    tracker = memory_tracker.MemoryTracker()
-    for second in range(0, 12_000, 10):
-        tracker.look(float(second), os.getpid())
-    assert 100 < len(tracker.seconds) <= memory_tracker.MOST
-    assert tracker.seconds[0] == 0.0
-    assert tracker.seconds[-1] == 11_990.0
-    assert len(tracker.seconds) == len(tracker.tree) == len(tracker.shm)
 
 
 def test_the_driver_is_asked_at_the_first_message_where_a_driver_exists(

@@ -10,8 +10,6 @@ import sys
 import termios
 import time
 
-from ocrlab.debug.watch.pseudo_terminal import Terminal
-
 PYTHON = [sys.executable, "-u", "-c"]
 
 
@@ -115,10 +113,3 @@ def test_only_stdout_on_a_terminal(screen):
     shown = screen("--", "sh", "-c", "test -t 1 && test -t 2 && echo both")
     shown.ended(0)
     assert b"both\r\n" in shown.shown
-
-
-def test_what_a_program_switched_is_switched_back():
-    terminal = Terminal(1, -1, -1, True, [])
-    terminal.note(b"\x1b[?25l progress")
-    terminal.note(b"\x1b[?2004h\x1b[?25h")
-    assert terminal.undo() == b"\x1b[?2004l"

@@ -48,16 +48,6 @@ def test_torchruns_own_summary_is_read_where_there_is_no_record(tmp_path):
     assert rank_status.gather(tmp_path, tmp_path, [], "loss 0.3\n") == []
 
 
-def test_every_end_has_its_words(tmp_path):
-    plain = {"rank": 0, "world": 2, "pid": 1, "state": "", "end": None}
-    assert rank_status.line(plain).endswith("is gone")
-    assert rank_status.line({**plain, "state": "S"}).endswith("lives")
-    assert rank_status.line({**plain, "exit_code": 3}).endswith("ended with exit status 3, without a report")
-    assert rank_status.line({**plain, "end": {"how": "stopped"}}).endswith("was asked to stop")
-    bare = {"how": "failed", "error": {"type": "AssertionError", "message": ""}}
-    assert rank_status.line({**plain, "end": bare}).endswith("failed: AssertionError")
-
-
 def test_living_ranks_without_records_are_read_from_their_environment(tmp_path):
     variables = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     started = []

@@ -1,16 +1,18 @@
-"""Samples of frames: what spins stays, what works moves."""
+"""What counts as progress: counters of /proc and frames that move."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
-from ocrlab.debug.watch import stack_sampling
+from ocrlab.debug.watch import progress_counters, stack_sampling
+from ocrlab.debug.watch.progress_counters import Counters, moved
 from ocrlab.hardware.processes import process_tree, pyspy
-from ocrlab.hardware.processes.stack_types import Frame, Thread
 
 LIB = "/usr/lib/python3.11/"
 MAIN = ("<module>", "train.py", 3)
@@ -49,28 +51,6 @@ RUNPY = ("_run_code", "<frozen runpy>", 88)
 )  # fmt: skip
 def test_what_moves_and_what_goes_round(paths, progress):
     assert stack_sampling.moved(sampled(*paths)) is progress
-
-
-def test_threads_are_looked_at_each():
-    first, other = sampled([MAIN, ("a", "t.py", 1)])[1, 1], sampled([MAIN, ("b", "t.py", 1)])[1, 1]
-    assert not stack_sampling.moved({(1, 1): first, (1, 2): other})
-
-
-def test_a_living_program_is_sampled():
-    if pyspy.program() is None:
-        return
-    code = "print(1, flush=True)\ndef turn():\n while True: pass\nturn()"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as program:
-        try:
-            program.stdout.readline()
-            samples: stack_sampling.Samples = {}
-            for _ in range(3):
-                stack_sampling.sample(process_tree.descendants(program.pid), samples, time.monotonic() + 10)
-        finally:
-            program.kill()
-    (stood,) = samples.values()
-    assert [place.path[-1][0] for place in stood] == ["turn"] * 3
-    assert not stack_sampling.moved(samples)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +100,38 @@ def test_the_counter_must_be_that_of_a_caller(body, call, progress):
     assert stack_sampling.moved(samples) is progress
 
 
-def test_who_sleeps_between_two_tries_counts_nothing():
-    inner, outer = Frame("poll", "t.py", 2, state={"n": "3"}), Frame("wait", "t.py", 9, state={"tries": "4"})
-    assert stack_sampling._place(Thread(1, active=True, frames=[inner, outer])).counts == {(0, "wait", "tries"): 4}
-    assert stack_sampling._place(Thread(1, frames=[inner, outer])).counts == {}
+STILL = Counters(1000, 1000, 0, {(1, 2): 10}, 1.0, False)
+
+
+@pytest.mark.parametrize(
+    ("now", "seconds", "what"),
+    [
+        (STILL, 10, ""),
+        (replace(STILL, cpu_seconds=99.0), 10, ""),
+        (replace(STILL, written=1064), 10, "writing"),
+        (replace(STILL, written=1008), 10, ""),
+        (replace(STILL, disk=4096), 10, "a disk"),
+        (replace(STILL, offsets={(1, 2): 11}), 10, "a file"),
+        (replace(STILL, offsets={(1, 3): 11}), 10, ""),
+        (replace(STILL, read=1000 + 16384 * 10), 10, "reading"),
+        (replace(STILL, read=1000 + 16384 * 9), 10, ""),
+        (replace(STILL, cpu_seconds=1.1, compiler=True), 10, "a compiler"),
+        (replace(STILL, compiler=True), 10, ""),
+    ],
+)
+def test_what_moved(now, seconds, what):
+    assert moved({(1, 1): STILL}, {(1, 1): now}, seconds) == what
+
+
+def test_a_single_byte_into_a_file_is_progress(tmp_path):
+    family = [process for process in process_tree.descendants(os.getpid()) if process.pid == os.getpid()]
+    with open(tmp_path / "scan", "wb", buffering=0) as file:
+        before = progress_counters.count(family)
+        assert moved(before, progress_counters.count(family), 1) in ("", "reading"), "to count reads /proc"
+        file.write(b"\0")
+        assert moved(before, progress_counters.count(family), 1) in ("a file", "a disk")
+
+
+def test_trackers_and_the_dead_are_left_aside():
+    family = [process_tree.Process(os.getpid(), role="tracker"), process_tree.Process(os.getpid(), state="Z")]
+    assert progress_counters.count(family) == {}

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -150,23 +149,6 @@ def test_a_reader_that_goes_away_ends_the_program(env, tmp_path):
     assert done.stdout == b"y\n141\n"
 
 
-def test_the_output_can_go_to_a_function_in_any_thread(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    calls, ended = [], []
-
-    def run():
-        code = "import sys; print('out'); print('err', file=sys.stderr); print(sys.stdin.read() == ''); sys.exit(4)"
-        ended.append(watch([sys.executable, "-c", code], output=lambda stream, data: calls.append((stream, data))))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join(30)
-    assert b"".join(data for stream, data in calls if stream == 1) == b"out\nTrue\n"
-    assert b"".join(data for stream, data in calls if stream == 2).startswith(b"err\n")
-    assert (ended[0].status, ended[0].exit_code, ended[0].exit_status) == ("failed", 4, 4)
-    assert ended[0].folder.parent == Path("runs").absolute()
-
-
 def test_signal_handlers_are_restored(tmp_path, monkeypatch):
     before = [signal.getsignal(number) for number in range(1, 32)]
     watch(["true"], Options(run_dir=tmp_path / "out"), output=lambda *_: None)
@@ -217,14 +199,6 @@ def test_a_killed_watcher_leaves_no_scratch_folder(started, env, tmp_path, left)
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_a_working_folder_that_cannot_be_written_names_the_option(env, tmp_path):
-    (tmp_path / "runs").write_text("a file")
-    words = [sys.executable, "-m", "ocrlab", "watch", "--", "echo", "ran"]
-    done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (0, "ran\n")
-    assert "--run-dir DIR" in done.stderr and "runs=DIR" not in done.stderr
-
-
 LOADER = """
 import time
 from torch.utils.data import DataLoader, Dataset
@@ -243,17 +217,16 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_stood_still_is_looked_at_before_it_is_stopped(started, tmp_path, number, left):
+def test_what_stood_still_is_looked_at_before_it_is_stopped(started, tmp_path, left):
     """Afterwards there are no stacks any more, and the verdict would know the signal only."""
     (tmp_path / "slow.py").write_text(LOADER)
     with started([sys.executable, "slow.py"], stderr=subprocess.PIPE) as watcher:
         while watcher.stdout.readline() != b"2\n":
             pass
         time.sleep(6.5)
-        watcher.send_signal(number)
+        watcher.terminate()
         err = watcher.communicate(timeout=30)[1].decode()
-    assert watcher.returncode == 128 + number
+    assert watcher.returncode == 143
     assert re.search(r"asked to end after [5-9] s without progress", err)
     verdict = json.loads((tmp_path / "out/incident/verdict.json").read_text())
     assert verdict["causes"][0]["id"] == "loader.hang_sample"

@@ -53,20 +53,6 @@ def test_a_detection_two_fifths_inside_ignored_text_does_not_count() -> None:
     assert (page.recall, page.precision) == (1, 0.5)
 
 
-@pytest.mark.parametrize(("truth", "ignored", "detections", "precision", "recall"), [
-    ([], [], [], 1, 1),
-    ([], [], [LINE], 0, 1),
-    ([LINE], [True], [], 1, 1),
-    ([LINE], [True], [LINE], 1, 1),
-    ([LINE], [False], [], 0, 0),
-])  # fmt: skip
-def test_pages_with_nothing_to_find_or_nothing_detected(
-    truth: list[Any], ignored: list[bool], detections: list[Any], precision: float, recall: float
-) -> None:
-    page = deteval.judge(truth, ignored, detections)
-    assert (page.precision, page.recall) == (precision, recall)
-
-
 def test_broken_polygons_are_misses_and_no_truth() -> None:
     crossing = [[0, 0], [99, 19], [99, 0], [0, 19]]
     assert earned(deteval.judge([LINE], [False], [crossing])) == ([0], [0]), "its bounding box would fit"

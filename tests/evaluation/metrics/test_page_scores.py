@@ -13,14 +13,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ocrlab.errors import ShapeError
 from ocrlab.evaluation.metrics import cleval, deteval, iou, page_scores
 from ocrlab.evaluation.metrics.page_scores import (
     COLUMNS,
     SIZES,
     DatasetScores,
     PageScores,
-    Running,
     interval,
     judge,
     summary,
@@ -70,7 +68,7 @@ def synthetic_page(seed: int) -> SyntheticPage:
     return SyntheticPage(truth, ignored, texts, [d for d in quads if iou.overlaps([], [d]).detections.valid.all()])
 
 
-SEEDS = range(25)
+SEEDS = range(8)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -160,24 +158,6 @@ def test_pages_with_nothing_to_find_are_the_same_to_all_three(
     assert {figures[name] for name in HMEANS} == {hmean}
 
 
-def test_texts_that_are_all_empty_are_no_texts() -> None:
-    line = box(0, 0, 100, 20)
-    assert judge([line], [False], [""], [line]).cleval.truth.tolist() == [5]
-    assert judge([line, line + 99], [False] * 2, ["", "ab"], []).cleval.truth.tolist() == [0, 2]
-    with pytest.raises(ShapeError, match="2 texts"):
-        judge([line], [False], ["", ""], [])
-
-
-def test_running_is_a_summary_whose_states_add_up() -> None:
-    pages = [synthetic_page(seed).judged() for seed in range(6)]
-    left, right = Running(), Running()
-    assert set(left.compute().values()) == {0.0} == set(summary([]).values())
-    for i, page in enumerate(pages):
-        (left if i % 2 else right).add(page)
-    left.state += right.state
-    assert left.compute() == summary(pages) and left.compute()["pages"] == 6
-
-
 def test_figures_over_pages_are_those_of_the_references(shared: Path) -> None:
     pages = json.loads((shared / "golden" / "eval_inputs.json").read_text())
     wanted = json.loads((shared / "golden" / "eval_outputs.json").read_text())
@@ -243,9 +223,3 @@ def test_rows_list_what_was_missed_and_wrong_on_each_page() -> None:
     first, second = scored.rows()
     assert (first["page"], first["truth"], first["detections"], first["missed"], first["false"]) == ("a", 4, 4, 0, 0)
     assert (second["missed"], second["recall@0.5"], second["hmean@0.5"]) == (3, 0.25, 0.4)
-
-
-def test_the_worst_pages_come_first() -> None:
-    scored = pages({"a": 4, "b": 1, "c": 0, "d": 3, "e": 0})
-    assert [row["page"] for row in scored.worst(3)] == ["c", "e", "b"]
-    assert len(scored.worst(50)) == 5

@@ -7,7 +7,6 @@ import pytest
 import shapely
 from numpy.typing import NDArray
 
-from ocrlab.evaluation.metrics import polygon_overlap as measuring
 from ocrlab.evaluation.metrics.polygon_overlap import convex_areas, meeting, shapes, shared_areas
 
 SQUARE = np.array([[0, 0], [10, 0], [10, 10], [0, 10]], float)
@@ -54,22 +53,3 @@ def test_edges_that_coincide_are_counted_once(other: NDArray[np.float64], wanted
     areas, sure = convex_areas(SQUARE[None], other[None])
     assert (areas.tolist(), sure.tolist()) == ([wanted], [True])
     assert convex_areas(other[None], SQUARE[None])[0].tolist() == [wanted]
-
-
-def test_three_points_all_but_on_a_line_are_left_to_shapely() -> None:
-    turned = SQUARE @ [[np.cos(0.3), np.sin(0.3)], [-np.sin(0.3), np.cos(0.3)]]
-    half = np.array([turned[0], (turned[0] * 2 + turned[1]) / 3, (turned[3] * 2 + turned[2]) / 3, turned[3]])
-    _, sure = convex_areas(turned[None], half[None] + 1e-13)
-    assert sure.tolist() == [False]
-    a, b = shapes([turned]), shapes([half + 1e-13])
-    where = np.array([0])
-    assert shared_areas(a, b, where, where) == pytest.approx([100 / 3])
-
-
-@pytest.mark.parametrize("polygons", [[], [None], ["text"], [[[0, 0], [1]]], [[]], np.zeros((0, 4, 2)), [[[[0]]]]])
-def test_what_is_no_polygon_has_no_area(polygons: object) -> None:
-    shapes_ = shapes(polygons)  # type: ignore[arg-type]
-    assert len(shapes_) == len(polygons) and not shapes_.valid.any()  # type: ignore[arg-type]
-    rows, columns = meeting(shapes_.bounds, shapes([SQUARE]).bounds)
-    assert len(rows) == len(columns) == 0
-    assert measuring.short_sides(shapes_).tolist() == [0.0] * len(shapes_)

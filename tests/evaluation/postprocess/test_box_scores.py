@@ -1,14 +1,16 @@
-"""Masks and scores: the pixels that the published method reads, and values that are not probabilities."""
+"""Masks, scores, outlines and rectangles: the pixels that the published method reads, Clipper's offsets."""
 
 from __future__ import annotations
 
 import cv2
 import numpy as np
+import pyclipper
 import pytest
-from numpy.typing import NDArray
+import shapely
+from numpy.typing import ArrayLike, NDArray
 
 from ocrlab.errors import ShapeError
-from ocrlab.evaluation.postprocess import box_scores
+from ocrlab.evaluation.postprocess import box_scores, contours, quads
 
 Boxes = NDArray[np.float32]
 
@@ -47,14 +49,6 @@ def test_a_polygon_score_is_the_mean_of_its_pixels_and_its_border() -> None:
     assert score == pytest.approx(probability[3:7, 2:6].mean()) and line == pytest.approx(probability[3, 2:6].mean())
 
 
-def test_a_mask_ends_where_the_text_does() -> None:
-    probability = np.zeros((300, 400), np.float32)
-    assert box_scores.HeatMap(probability).binarise(0.3)[0].size == 0
-    probability[20:31, 100] = probability[25, 90:250] = 1
-    mask, first = box_scores.HeatMap(probability).binarise(0.3)
-    assert mask.shape == (11, 160) and first == (90, 20) and mask.sum() == 170
-
-
 @pytest.mark.parametrize(
     "value", [np.nan, -np.nan, np.inf, -np.inf, -1e-30, np.nextafter(np.float32(1), np.float32(2))]
 )
@@ -63,3 +57,92 @@ def test_a_single_value_that_is_not_finite_is_detected(value: float) -> None:
     probability[29, 39] = value
     with pytest.raises(ShapeError, match="Given: .*1 (NaN|below|above).*Needed: float32 in"):
         box_scores.HeatMap(probability).binarise(0.5)
+
+
+Mask = NDArray[np.uint8]
+
+
+def noise(share: float, size: tuple[int, int] = (600, 900)) -> Mask:
+    return (np.random.default_rng(2).random(size) < share).astype(np.uint8)
+
+
+def blobs(size: tuple[int, int] = (600, 900)) -> Mask:
+    """Return a mask of blobs with holes, some of them as high as the page."""
+    rough = cv2.GaussianBlur(np.random.default_rng(3).random(size, np.float32), (0, 0), 2.0)
+    mask = (rough > 0.5).astype(np.uint8)
+    mask[:, ::150] = 1
+    return mask
+
+
+def checkerboard(size: tuple[int, int] = (1024, 900)) -> Mask:
+    return (np.indices(size).sum(axis=0) % 2).astype(np.uint8)
+
+
+@pytest.mark.parametrize("mask", [noise(0.7), noise(0.3), noise(0.1), blobs(), checkerboard()])
+@pytest.mark.parametrize("count", [1, 100, 1000, 10**7])
+def test_the_lowest_outlines_are_those_of_the_whole_mask(
+    mask: Mask, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contours, "BUSY", 0)
+    whole = cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0][:count]
+    outlines = contours.last(mask, count)
+    assert len(outlines) == len(whole)
+    assert all(np.array_equal(a, b) for a, b in zip(outlines, whole, strict=True))
+
+
+def test_the_largest_outlines_come_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    mask = np.zeros((60, 60), np.uint8)
+    for place, side in ((0, 3), (10, 9), (25, 5), (40, 7)):
+        mask[place : place + side, place : place + side] = 1
+    in_order = [len(cv2.boundingRect(o)) and cv2.boundingRect(o)[2] for o in contours.largest(mask, 9)]
+    assert sorted(in_order) == [3, 5, 7, 9]
+    wanted = [side for side in in_order if side in (9, 7)]
+    for busy in (contours.BUSY, 0):
+        monkeypatch.setattr(contours, "BUSY", busy)
+        assert [cv2.boundingRect(o)[2] for o in contours.largest(mask, 2)] == wanted
+
+
+def boxes(count: int) -> NDArray[np.float32]:
+    """Return rectangles (N, 4, 2), a third of them upright."""
+    rng = np.random.default_rng(1)
+    place, size, turn = rng.uniform(-50, 600, (count, 2)), rng.uniform(1, 300, (count, 2)), rng.uniform(0, 90, count)
+    turn[::3] = 0
+    rectangles = zip(place.tolist(), size.tolist(), turn.tolist(), strict=True)
+    return quads.corners_of([((x, y), (w, h), degrees) for (x, y), (w, h), degrees in rectangles])
+
+
+def clipper(quad: NDArray[np.float32], ratio: float) -> list[list[int]]:
+    """Return the points that Clipper makes of a quad, as the published method calls it."""
+    whole = shapely.Polygon(quad)
+    distance = whole.area * ratio / whole.length if whole.length else 0
+    offset = pyclipper.PyclipperOffset()
+    offset.AddPath(quad.astype(int).tolist(), pyclipper.JT_ROUND, pyclipper.ET_CLOSEDPOLYGON)
+    return [point for path in offset.Execute(distance) for point in path]
+
+
+def hull(points: ArrayLike) -> set[tuple[int, ...]]:
+    """Return the corners of the hull of some points."""
+    return {tuple(point) for point in cv2.convexHull(np.array(points, np.int32))[:, 0].tolist()}
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.5, 3.0])
+def test_unclipped_boxes_span_what_clipper_spans(ratio: float) -> None:
+    ordered = quads.ordered(boxes(400))
+    for quad, points in zip(ordered, quads.unclipped(ordered, ratio), strict=True):
+        wanted = clipper(quad, ratio)
+        assert not wanted or hull(points) == hull(wanted), quad
+
+
+@pytest.mark.parametrize("ratio", [0.4, 0.5, 0.6])
+def test_an_outline_grows_to_the_rectangle_that_shrinks_to_it(ratio: float) -> None:
+    distance = 12.0
+    width, height = 300.0, 2 * distance * 300 / ((1 - ratio**2) * 300 - 2 * distance)  # shrunk by the distance, by rule
+    assert width * height * (1 - ratio**2) / (2 * (width + height)) == pytest.approx(distance)
+    inner = np.array([[distance, distance], [width - distance, distance]], np.float64)
+    inner = np.concatenate([inner, (inner + np.array([0, height - 2 * distance]))[::-1]]) + 20
+    outline = np.rint(inner * 16).astype(np.int32)[:, None]  # sixteen steps a pixel
+    probability = np.ones((int(height * 16) + 640, int(width * 16) + 640), np.float32)
+    quads_, scores = quads.exact(box_scores.HeatMap(probability), [outline], ratio, 0, 0.5)
+    wanted = np.array([[0, 0], [width, 0], [width, height], [0, height]]) + 20
+    np.testing.assert_allclose(quads_[0] / 16, wanted, atol=0.5)
+    assert scores.tolist() == [1]

@@ -75,12 +75,6 @@ def test_every_state_of_the_driver_is_named(code: int, fake_driver: Path, monkey
     assert "toolkit" in check.need
 
 
-def test_a_code_that_nobody_knows_is_reported_too(fake_driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check = by_name(check_gpus.judge_driver(asked(monkeypatch, fake_driver, cuinit=777).answer, facts()))["driver"]
-    assert check.judgement == "fail"
-    assert "777" in check.observed
-
-
 def test_a_driver_that_never_returns(fake_driver: Path, monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
     ran = asked(monkeypatch, fake_driver, hangs=1)
     ask = check_gpus.gpu_probes(options)[0]
@@ -147,18 +141,6 @@ def test_a_gpu_without_a_driver_fails_and_no_gpu_is_skipped() -> None:
         assert word in check.do
 
 
-def test_nodes_and_versions() -> None:
-    library = {"cuda": {"loaded": True, "init": 304, "path": "/x/libcuda.so.1", "real": "/x/libcuda.so.570.86.15"}}
-    closed = kernel(nodes={"nvidia0": "Permission denied (13)", "nvidiactl": "ok"}, module="580.95.05")
-    checks = by_name(check_gpus.judge_driver({**closed, **library}, facts()))
-    assert checks["device nodes"].cause == "driver.no_visible_device"
-    assert checks["driver versions"].cause == "driver.state"
-    assert "580.95.05" in checks["driver versions"].observed
-    same = kernel(nodes={"nvidia0": "ok", "nvidia-uvm": "ok"}, module="570.86.15")
-    checks = by_name(check_gpus.judge_driver({**same, **library}, facts()))
-    assert checks["driver versions"].judgement == checks["device nodes"].judgement == "ok"
-
-
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch")
 def test_real_torch_says_it_and_the_doctor_names_it(fake_driver: Path, tmp_path: Path) -> None:
     """One process imports torch and forks for each state, so that a real message of each is judged."""
@@ -219,39 +201,6 @@ def test_architectures(capability: tuple[int, int], arch_list: list[str], judgem
     if judgement == "fail":
         assert "--torch-backend=" in check.do
         assert f"sm_{capability[0]}{capability[1]}" in check.need
-
-
-@pytest.mark.parametrize(
-    ("message", "cause"),
-    [
-        ("Found no NVIDIA driver on your system.", "driver.none"),
-        ("The NVIDIA driver on your system is too old (found version 11040).", "driver.too_old"),
-        ("No CUDA GPUs are available", "driver.no_visible_device"),
-        ("CUDA driver initialization failed, you might not have a CUDA gpu.", "driver.state"),
-        ("CUDA unknown error - this may be due to an incorrectly set up environment", "driver.state"),
-        ("AssertionError: Torch not compiled with CUDA enabled", "build.cpu_only"),
-    ],
-)
-def test_torchs_own_words(message: str, cause: str) -> None:
-    answer = {"torch": {"devices": [], "said": message, "warned": []}}
-    [check] = check_gpus.judge_torch_gpus(answer, {})
-    assert (check.judgement, check.cause) == ("fail", cause)
-
-
-def test_torch_that_sees_a_gpu() -> None:
-    device = {"name": "Some GPU", "capability": [8, 6]}
-    answer = {"torch": {"devices": [device], "said": "", "warned": [], "arch_list": MODERN}}
-    assert [check.judgement for check in check_gpus.judge_torch_gpus(answer, {})] == ["ok", "ok"]
-
-
-def test_when_torch_need_not_be_asked() -> None:
-    kernel = {"cards": [], "nodes": {}, "dxg": False}
-    torch = {"imported": True, "torch": {"cuda": "13.2"}}
-    alone = {"driver": {"kernel": kernel, "cuda": {"loaded": False}}, "import torch": torch}
-    assert check_gpus.skip_torch_gpus(alone) == "no NVIDIA GPU on this machine"
-    assert "would not return" in (check_gpus.skip_torch_gpus({"import torch": torch}) or "")  # the driver hung
-    amd = {**alone, "import torch": {"imported": True, "torch": {"hip": "6.4"}}}
-    assert check_gpus.skip_torch_gpus(amd) is None
 
 
 def card(**more: Any) -> dict[str, Check]:
@@ -323,12 +272,3 @@ def test_the_kernels_log() -> None:
     assert check.judgement == "ok"
     [check] = check_gpus.judge_log({"lines": [], "missing": "closed"}, {})
     assert (check.judgement, check.observed) == ("skip", "closed")
-
-
-def test_without_a_card_nothing_is_asked() -> None:
-    none = {"driver": {"kernel": {"cards": [], "nodes": {}, "dxg": False}, "cuda": {"loaded": False}}}
-    assert check_gpus.skip_health(none) == "no NVIDIA GPU on this machine"
-    assert (
-        check_gpus.skip_health({"driver": {"kernel": {"cards": ["x"], "nodes": {}, "dxg": False}, "cuda": {}}}) is None
-    )
-    assert check_gpus.skip_health({}) is None  # the driver hung: NVML may still answer

@@ -1,12 +1,13 @@
-"""The processor, WSL2 and limits, judged from what the probes measured."""
+"""What the doctor judges of machine, packages and training, from what the probes measured."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ocrlab.hardware.doctor import check_machine
+from ocrlab.hardware.doctor import check_machine, check_training
 from ocrlab.records import Check
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -26,19 +27,6 @@ def test_instruction_sets(flags: str, judgement: str) -> None:
     check = judge_cpu(flags)["instruction sets"]
     assert check.judgement == judgement
     assert check.cause == ("build.cpu_isa" if judgement in ("warn", "fail") else None)
-
-
-def test_another_architecture_is_no_fault() -> None:
-    assert {check.judgement for check in judge_cpu("", "DEFAULT", "aarch64").values()} == {"ok"}
-
-
-def test_dispatch() -> None:
-    check = judge_cpu("sse4_2 avx avx2 avx512f", "AVX512")["dispatched kernels"]
-    assert check.judgement == "ok"
-    assert "nothing of how it was compiled" in check.observed
-    check = judge_cpu("sse4_2 avx avx2", "AVX512")["dispatched kernels"]
-    assert (check.judgement, check.cause) == ("fail", "build.cpu_isa")
-    assert judge_cpu("sse4_2", None)["dispatched kernels"].judgement == "skip"
 
 
 def judge_wsl2(**more: Any) -> dict[str, Check]:
@@ -123,12 +111,6 @@ def test_open_files(soft: int, judgement: str) -> None:
     assert check.cause == (None if judgement == "ok" else "host.fd_limit")
 
 
-def test_open_files_at_the_hard_limit() -> None:
-    check = the(check_machine.judge_files({"soft": 128, "hard": 128}, {}))
-    assert check.observed == "128 at most (the hard limit too)"
-    assert all(word in check.do for word in ("limits.conf", "--ulimit nofile", "LimitNOFILE"))
-
-
 def test_threads() -> None:
     answer: dict[str, Any] = {
         "wanted": 64, "started": 64, "error": "", "processes": 9999, "group": None, "used_of_group": None,
@@ -156,3 +138,94 @@ def test_disk(more: dict[str, Any], judgement: str, cause: str | None) -> None:
     answer = {"folder": "/runs", "free": 50 * GIB, "files": None, "written": 16 * MIB, "seconds": 0.1}
     check = the(check_machine.judge_disk("disk for runs", {**answer, **more}))
     assert (check.judgement, check.cause) == (judgement, cause)
+
+
+CUDNN = "/site/nvidia/cudnn/lib/libcudnn.so.9"
+
+
+def test_two_folders_are_mixed() -> None:
+    check = check_training.judge_families({CUDNN, "/usr/lib/libcudnn_ops.so.9.1.0"})
+    assert (check.judgement, check.cause) == ("fail", "build.cuda_libraries")
+    assert "/usr/lib" in check.observed and "LD_LIBRARY_PATH" in check.do
+
+
+def test_openmp() -> None:
+    assert check_training.judge_openmp({"/site/torch/lib/libgomp-24e2ab19.so.1"}).judgement == "ok"
+    assert check_training.judge_openmp({"/a/libgomp.so.1", "/b/libiomp5.so"}).judgement == "warn"
+
+
+def test_what_comes_before_the_wheel() -> None:
+    check = check_training.judge_search_path({"offers": ["/usr/local/cuda/lib64/libcudnn.so.8"], "preload": []})
+    assert (check.judgement, check.do) == ("warn", "unset LD_LIBRARY_PATH")
+    assert check_training.judge_search_path({"offers": [], "preload": ["/x/libjemalloc.so"]}).judgement == "warn"
+    assert check_training.judge_search_path({"offers": ["/x/libcuda.so.1"], "preload": []}).judgement == "ok"
+
+
+def rungs(error: str | None) -> dict[str, object]:
+    first = {"rung": "allocate", "ok": True, "error": None, "seconds": 0.1}
+    second = {"rung": "add", "ok": error is None, "error": error, "seconds": 0.1}
+    return {"at": "add", "rungs": [first, second]}
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "build.arch"),
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 16 MiB", "gpumem.foreign"),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", "build.cuda_libraries"),
+        ("RuntimeError: CUDA error: an illegal instruction was encountered", "kernel.illegal_instruction"),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", "kernel.illegal_address"),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "hw.gpu"),
+        ("backward differs from the CPU's float64 by 3, the limit is 0.001", "hw.gpu"),
+        ("RuntimeError: something that nobody has seen", None),
+    ],
+)
+def test_a_rung_that_fails(error: str, cause: str | None) -> None:
+    [check] = check_training.judge_rungs("smoke test: GPU", rungs(error))
+    assert (check.judgement, check.cause) == ("fail", cause)
+    assert "fails at add" in check.observed
+    assert ("cannot avoid" in check.observed) == ("CUDA error" in error)
+
+
+def test_a_wrong_result_of_the_processor_is_not_blamed_on_a_gpu() -> None:
+    [check] = check_training.judge_rungs(
+        "smoke test: CPU", rungs("forward differs from the CPU's float64 by 3, the limit is 0.001")
+    )
+    assert (check.judgement, check.cause) == ("fail", None)
+
+
+def test_a_driver_that_hangs_silences_the_processor_too() -> None:
+    torch = {"import torch": {"imported": True}}
+    assert "would not return" in (check_training.skip_cpu(torch) or "")
+    assert check_training.skip_cpu({**torch, "driver": {}}) is None
+    assert check_training.skip_cpu({"driver": {}}) == "torch cannot be imported, see step 2"
+
+
+@pytest.mark.parametrize(
+    ("environment", "on"),
+    [
+        ({}, False),
+        ({"WANDB_MODE": "offline", "WANDB_API_KEY": "x"}, False),
+        ({"WANDB_MODE": "disabled"}, False),
+        ({"WANDB_DISABLED": "true", "WANDB_API_KEY": "x"}, False),
+        ({"WANDB_MODE": "online"}, True),
+        ({"WANDB_API_KEY": "x"}, True),
+    ],
+)
+def test_when_tracking_is_on(environment: dict[str, str], on: bool, tmp_path: Path) -> None:
+    assert (check_training.tracking_off_reason(environment, tmp_path / ".netrc") is None) == on
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ({}, ("api.wandb.ai", 443)),
+        ({"WANDB_BASE_URL": "http://tracker.local:8080"}, ("tracker.local", 8080)),
+        ({"https_proxy": "http://user:secret@proxy.local:3129"}, ("proxy.local", 3129)),
+        ({"HTTPS_PROXY": "proxy.local"}, ("proxy.local", 3128)),
+    ],
+)
+def test_where_it_connects_to(environment: dict[str, str], place: tuple[str, int]) -> None:
+    host, port, words = check_training.tracker_address(environment)
+    assert (host, port) == place
+    assert "secret" not in words

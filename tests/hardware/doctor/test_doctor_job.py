@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ocrlab.hardware.doctor import check_packages, doctor_job
+from ocrlab.hardware.doctor import check_packages, doctor_job, text_table
 from ocrlab.hardware.doctor.check_spec import Options, ok
 from ocrlab.hardware.doctor.doctor_job import Progress
 from ocrlab.records import Check
@@ -113,15 +113,6 @@ def test_a_python_that_is_too_old_is_reported_so(tmp_path: Path) -> None:
     assert [(check.judgement, check.need) for check in checks] == [("fail", "Python 3.8 or newer")]
 
 
-def test_the_ten_steps_are_all_asked(options: Options) -> None:
-    every = doctor_job.asks(options)
-    assert sorted({ask.step for ask in every}) == list(range(1, len(doctor_job.STEPS) + 1)) == list(range(1, 11))
-    assert len({ask.name for ask in every}) == len(every)
-    names = {ask.name for ask in every}
-    assert all(set(ask.after) <= names for ask in every)
-    assert all(ask.probe.exists() for ask in every)
-
-
 def test_an_interpreter_that_is_none_still_gives_a_report(tmp_path: Path) -> None:
     fake = tmp_path / "python"
     fake.write_text("#!/bin/sh\nexit 7\n")
@@ -130,3 +121,23 @@ def test_an_interpreter_that_is_none_still_gives_a_report(tmp_path: Path) -> Non
     assert {check.step for check in checks} == set(range(1, 11))
     assert doctor_job.worst(checks) == "fail"
     assert "exited with status 7" in checks[0].observed
+
+
+CHECKS = [
+    Check("interpreter", "ok", "CPython 3.11.7, 64 bit, x86_64, its own environment", step=1),
+    Check("import torch", "fail", "died of SIGILL " * 12, "a build for this processor", "python -c 'x' " * 9, 2, "a.b"),
+    Check("a name that is far too long for its column", "warn", "something", "else", "true", 3),
+    Check("WSL2", "skip", "this is not WSL — nor anything else", step=8),
+]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_it_fits_the_terminal(columns: int) -> None:
+    look = text_table.TerminalStyle(columns)
+    lines = [line for check in CHECKS for line in text_table.finding(check, look)]
+    lines += [text_table.heading(2, look), *text_table.summary(CHECKS, 3.0, look)]
+    assert max(map(len, lines)) <= columns
+    text = " ".join("".join(lines).split())
+    for check in CHECKS:
+        assert check.name in text
+    assert all(word in text for word in ("need", "do", "cause", "a.b"))

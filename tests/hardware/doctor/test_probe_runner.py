@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from ocrlab.hardware.doctor import probe_runner
+from ocrlab.hardware.doctor import failed_probe, probe_runner
+from ocrlab.hardware.doctor.probe_runner import ProbeResult
 
 
 @pytest.fixture
@@ -47,10 +50,6 @@ def test_it_answers(run: Any) -> None:
     assert (ran.answer, ran.done, ran.ended, ran.code, ran.signal) == ({"told": {"number": 3}}, True, "itself", 0, None)
 
 
-def test_the_last_stage_before_a_death_is_in_the_answer(run: Any) -> None:
-    assert run("stages").answer["at"] == "the second stage"
-
-
 def test_an_illegal_instruction_leaves_its_stack(run: Any) -> None:
     assert "Fatal Python error: Illegal instruction" in run("illegal").errors
 
@@ -84,10 +83,6 @@ def test_a_gigabyte_of_output_fills_nothing(run: Any) -> None:
     assert len(ran.out) <= probe_runner.TAIL
 
 
-def test_a_flood_of_answers_is_stopped_too(run: Any) -> None:
-    assert run("flood_the_channel").ended == "flood"
-
-
 def test_an_interpreter_that_is_none(planted: Path, tmp_path: Path) -> None:
     for path in (tmp_path / "absent", tmp_path):
         ran = probe_runner.run(str(path), planted, "answer", {}, deadline=5)
@@ -115,3 +110,63 @@ def test_a_module_of_this_folder_does_not_break_the_child_itself(run: Any, tmp_p
     for name in ("json", "traceback", "signal", "ctypes"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('shadowed')\n")
     assert run("answer").done
+
+
+def boots(file: Path, function: str, **arguments: object) -> tuple[list[dict[str, object]], str]:
+    """Boot one function and return its answers and what was printed."""
+    reader, writer = os.pipe()
+    words = [sys.executable, str(probe_runner.BOOT), str(writer), str(file), function, json.dumps(arguments), ""]
+    done = subprocess.run(words, pass_fds=(writer,), capture_output=True, text=True, timeout=60, check=False)
+    os.close(writer)
+    with open(reader, encoding="utf-8") as pipe:
+        return [json.loads(line) for line in pipe], done.stdout
+
+
+def test_answers_are_apart_from_what_is_printed(tmp_path: Path) -> None:
+    probe = tmp_path / "probe.py"
+    probe.write_text(
+        "def talk(word):\n    print('noise')\n    yield {'said': word}\n    print('{}')\n    yield {'n': 2}\n"
+    )
+    answers, printed = boots(probe, "talk", word="ä")
+    assert answers == [{"said": "ä"}, {"n": 2}, {"done": True}]
+    assert printed == "noise\n{}\n"
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13"])
+def test_other_pythons_understand_it_and_the_probes(version: str) -> None:
+    import ast
+
+    probes = Path(probe_runner.ROOT, "ocrlab", "hardware")
+    for file in (
+        probe_runner.BOOT,
+        *(probes / f"{name}.py" for name in ("import_probe", "installed_packages", "smoke_test", "dataloader_probe")),
+    ):
+        ast.parse(file.read_text(encoding="utf-8"), feature_version=tuple(map(int, version.split("."))))
+
+
+DUMP = """Fatal Python error: Segmentation fault
+
+Current thread 0x00007f (most recent call first):
+  File "/site/packages/torch/nn/modules/conv.py", line 7 in forward
+  File "/site/packages/torch/nn/modules/module.py", line 9 in _call
+  File "<frozen importlib._bootstrap>", line 3 in _load
+  File "/x/ocrlab/hardware/doctor/probe_child.py", line 4 in main
+"""
+
+
+def test_the_stack_is_that_of_the_program() -> None:
+    assert failed_probe.stack(DUMP) == ["forward (nn/modules/conv.py:7)", "_call (nn/modules/module.py:9)"]
+    assert failed_probe.stack("nothing") == []
+
+
+def test_a_signal_with_its_stage_and_frame(ask: Any) -> None:
+    ran = ProbeResult({"at": "a convolution"}, code=-11, errors=DUMP)
+    [check] = failed_probe.checks(ask("answer", "smoke test"), ran)
+    assert check.observed.startswith("died of SIGSEGV at a convolution")
+    assert "forward (nn/modules/conv.py:7)" in check.observed
+
+
+@pytest.mark.parametrize("cause", failed_probe.REMEDIES)
+def test_a_hang_with_a_cause_has_its_remedy(cause: str, ask: Any) -> None:
+    [check] = failed_probe.checks(ask("answer", hang=cause), ProbeResult(ended="deadline", seconds=9))
+    assert (check.cause, check.do) == (cause, failed_probe.REMEDIES[cause])

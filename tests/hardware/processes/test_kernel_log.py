@@ -62,11 +62,6 @@ def test_each_wording(line: str, kind: str, pid: int | None, name: str, detail: 
     assert event.seconds == float(line[1:].partition("]")[0])
 
 
-def test_other_lines_are_no_events() -> None:
-    lines = ["[1.0] EXT4-fs (vda): mounted filesystem", "[2.0] random: crng reseeded", "", "segfault is a word"]
-    assert kernel_log.events(lines) == []
-
-
 def test_how_sure_an_event_is_ours() -> None:
     [event] = kernel_log.events([TRAP])
     assert kernel_log.match(event, 21850, "anything") > 0.9
@@ -95,15 +90,6 @@ def test_a_closed_log_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "kernel.dmesg_restrict" in str(reading.missing)
 
 
-def test_a_second_way_is_taken_where_the_first_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(kernel_log, "KMSG", tmp_path / "none")
-    program = tmp_path / "dmesg"
-    program.write_text(f"#!/bin/sh\necho '{TRAP}'\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert kernel_log.lines().value == [TRAP]
-
-
 def test_a_second_source_that_hangs_is_abandoned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(kernel_log, "KMSG", tmp_path / "none")
     monkeypatch.setattr(kernel_log, "COMMAND_SECONDS", 0.2)
@@ -114,8 +100,3 @@ def test_a_second_source_that_hangs_is_abandoned(monkeypatch: pytest.MonkeyPatch
     began = time.monotonic()
     assert kernel_log.lines().missing
     assert time.monotonic() - began < 60
-
-
-def test_this_machine_never_blocks() -> None:
-    reading = kernel_log.lines()
-    assert (reading.value is None) is (reading.missing is not None)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ocrlab.hardware.processes import process_tree
+from ocrlab.hardware.processes import exit_codes, process_tree
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -96,13 +96,6 @@ def test_a_process_as_the_kernel_counts_it(start: Start) -> None:
     assert process.started == process_tree.read_process(child.pid).started  # type: ignore[union-attr]
 
 
-def test_a_name_may_hold_anything(start: Start) -> None:
-    child = start("open('/proc/self/comm', 'w').write('a) R 1 (b')")
-    process = process_tree.read_process(child.pid)
-    assert process is not None
-    assert (process.name, process.parent) == ("a) R 1 (b", os.getpid())
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_of_every_start_method(start: Start, method: str) -> None:
     code = f"import multiprocessing, time; context = multiprocessing.get_context({method!r})\n"
@@ -141,15 +134,25 @@ def test_roles_by_command(command: str, role: str) -> None:
     assert process_tree._role(process_tree.Process(2**22 + 1, name=name), command, None) == role
 
 
-def test_zombies_have_a_name_and_no_command(start: Start) -> None:
-    child = start("import subprocess; kept = subprocess.Popen(['true'])")  # one that is forgotten may be waited for
-    assert eventually(lambda: [process.state for process in process_tree.descendants(child.pid)][1:] == ["Z"])
-    assert process_tree.descendants(child.pid)[1].command == "[true]"
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        (-11, "SIGSEGV"),
+        (139, "SIGSEGV"),
+        (137, "SIGKILL"),
+        (-50, "signal 50"),
+        (0, None),
+        (1, None),
+        (255, None),
+        (None, None),
+    ],
+)
+def test_an_exit_code_as_subprocess_and_as_a_shell_has_it(code: int | None, name: str | None) -> None:
+    assert exit_codes.signal_of_exit(code) == name
 
 
-def test_what_is_gone_is_none() -> None:
-    child = subprocess.Popen(["true"])
-    child.wait()
-    assert process_tree.read_process(child.pid) is None
-    assert process_tree.descendants(child.pid) == []
-    assert child.pid not in process_tree.snapshot()
+def test_every_signal_that_kills_by_itself_has_words() -> None:
+    for name in ("SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGKILL", "SIGSEGV", "SIGTERM", "SIGINT", "SIGHUP"):
+        assert exit_codes.meaning(name)
+    assert set(exit_codes.MEANINGS) <= {member.name for member in signal.Signals}
+    assert exit_codes.meaning(None) == exit_codes.meaning("SIGWINCH") == ""

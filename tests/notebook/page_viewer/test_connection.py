@@ -85,23 +85,6 @@ def test_an_error_comes_back_as_what_it_was(link: Link) -> None:
     assert link.ask("add", 1, 1) == 2
 
 
-def test_a_child_that_could_not_be_prepared_is_asked_nothing_and_prepared_again(link: Link) -> None:
-    """A checkpoint that is not there yet: the next question must not meet a child without a detector."""
-    link.first = ("refuse",)
-    for _ in range(2):
-        with pytest.raises(DataError, match=r"page\.png is empty"):
-            link.ask("opened")
-    link.first = ("open", "receipts")
-    assert link.ask("opened") == ["receipts"]
-
-
-def test_who_asks_what_prepares_the_child_asks_it_once(link: Link) -> None:
-    link.ask("open", "receipts")
-    assert link.ask("opened") == ["receipts"]
-    link.ask("open", "receipts")
-    assert link.ask("opened") == ["receipts"] * 2
-
-
 def test_a_death_is_reported_with_its_signal_and_the_next_question_starts_anew(link: Link) -> None:
     pid = link.ask("pid")
     with pytest.raises(child_runner.ChildFailed, match="SIGSEGV") as caught:

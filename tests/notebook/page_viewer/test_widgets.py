@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import io
+import os
+import re
+import signal
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from ocrlab.config.schema import load
 from ocrlab.errors import RunError
-from ocrlab.notebook.page_viewer import widgets
+from ocrlab.notebook import child_runner, page_viewer
 from ocrlab.notebook.page_viewer.messages import DetectorInfo, Source
 from ocrlab.notebook.page_viewer.widgets import Panel
 from ocrlab.notebook.page_viewer.worker import PageWorker
@@ -66,35 +72,6 @@ def test_every_setting_changes_the_polygons_and_not_the_picture(panel: Panel, na
     assert shown(panel)[1] == before[1] and panel.post() == panel.opened.post
 
 
-def test_the_ratio_counts_only_where_it_is_chosen(panel: Panel) -> None:
-    assert panel.at["ratio"].disabled and panel.post().unclip == "exact"
-    panel.at["unclip"].value = "ratio"
-    assert not panel.at["ratio"].disabled
-    panel.at["ratio"].value = 2.5
-    assert panel.post().unclip == 2.5
-
-
-def test_what_lies_under_the_polygons_can_be_chosen(panel: Panel) -> None:
-    pictures = set()
-    for what in (widgets.PAGE, widgets.HEAT, widgets.BORDER, widgets.MASK):
-        panel.at["base"].value = what
-        pictures.add(panel.at["picture"].value)
-        assert what in panel.at["picture"].value
-    assert len(pictures) == 4
-    panel.at["threshold"].value = 0.8
-    assert panel.at["picture"].value not in pictures  # the mask follows the threshold
-
-
-def test_numbers_annotation_and_zoom(panel: Panel) -> None:
-    assert "<text" not in panel.at["overlay"].value
-    panel.at["numbers"].value = True
-    assert panel.at["overlay"].value.count("<text") == len(panel.judged.polygons)
-    panel.at["annotation"].value = True
-    assert 'class="annotation"' in panel.at["overlay"].value
-    panel.at["zoom"].value = 2.0
-    assert panel.at["stack"].layout.width.startswith("calc(2 * min(100%, ")
-
-
 def test_pages_and_splits_are_walked_through(panel: Panel) -> None:
     first = panel.at["picture"].value
     panel.at["next"].click()
@@ -141,14 +118,6 @@ def test_a_broken_file_gets_a_sentence_and_the_page_stays(panel: Panel) -> None:
     assert panel.at["message"].value == ""
 
 
-def test_old_uploads_are_dropped(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(widgets, "UPLOADS", 2)
-    for value in (10, 20, 30):
-        upload(panel, f"{value}.png", png(value, (64, 64)))
-    assert [path.name for path in panel.uploads.values()] == ["20.png", "30.png"]
-    assert len(list(Path(panel.folder.name).rglob("*.png"))) == 2
-
-
 def test_a_dead_detector_is_reported_and_the_widgets_live(panel: Panel) -> None:
     link: Any = panel.link
     link.broken = "The child died of SIGSEGV: <memory>"
@@ -160,9 +129,60 @@ def test_a_dead_detector_is_reported_and_the_widgets_live(panel: Panel) -> None:
     assert panel.at["message"].value == "" and shown(panel) != before
 
 
-def test_a_long_list_offers_the_pages_around_the_page_that_is_shown(
-    panel: Panel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(widgets, "LISTED", 4)
-    panel.source = Source("val", 9)
-    assert [source.place for _, source in panel._choices()] == [7, 8, 9, 10]
+class FakeLab:
+    """A lab that only remembers its outcome."""
+
+    def __init__(self, root: Path, runs: Path) -> None:
+        self.config = load(overrides={"data": str(root / "data_samples"), "runs": str(runs)})
+        self.next, self.outcomes = "", list[tuple[str, float, float]]()
+
+    def outcome(self, *judged: Any) -> None:
+        self.outcomes.append(judged)
+
+
+@pytest.fixture(scope="module")
+def lab(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return FakeLab(root, tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def viewer(lab: Any) -> Iterator[page_viewer.Viewer]:
+    viewer = page_viewer.look(lab, "receipts", 16)  # of 16 pages: the first again
+    yield viewer
+    viewer.link.close()
+
+
+def test_the_detector_and_its_settings_are_named(viewer: page_viewer.Viewer) -> None:
+    view = page_viewer.about(viewer)
+    assert re.match(r"receipt_000: 4\d of 4\d detections are right, hmean@0\.5 0\.9", view.text)
+    assert "included detector" in view.html and "16 of val" in view.html
+
+
+def test_the_page_has_a_live_and_a_static_side(viewer: page_viewer.Viewer) -> None:
+    bundle = page_viewer.page(viewer)._repr_mimebundle_()
+    assert set(bundle) >= {"text/html", "text/plain", "application/vnd.jupyter.widget-view+json"}
+    html = bundle["text/html"]
+    assert html.count("<image ") == 3 and "Save the polygons" not in html
+    assert not re.search(r'(src|href)="(?!data:|#)', html)
+    assert len(html) < 500_000
+
+
+def test_only_a_page_with_text_is_judged(lab: Any, viewer: page_viewer.Viewer) -> None:
+    page_viewer.judge(lab, viewer, 0.8)
+    [(metric, value, limit)] = lab.outcomes
+    assert metric.startswith("hmean@0.5") and value > 0.9 and limit == 0.8 and lab.next
+    lab.outcomes.clear()
+    ignored = viewer.page.ignored | True
+    empty_page = SimpleNamespace(**{**vars(viewer.page), "ignored": ignored})
+    page_viewer.judge(lab, SimpleNamespace(**{**vars(viewer), "page": empty_page}), 0.8)  # type: ignore[arg-type]
+    assert lab.outcomes == []
+
+
+@pytest.mark.slow  # with a child that needs no torch: test_inspect_link.py
+def test_a_killed_detector_is_named_and_starts_again(viewer: page_viewer.Viewer) -> None:
+    [pid] = child_runner.jupyter_kernel.marked(child_runner.MARK, viewer.link.child.mark)[-1:]
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(child_runner.ChildFailed, match="SIGKILL"):
+        viewer.link.ask("judge", viewer.source, viewer.opened.post)
+    again = viewer.link.ask("judge", viewer.source, viewer.opened.post)
+    assert again.scores.tolist() == viewer.judged.scores.tolist()

@@ -1,9 +1,14 @@
-"""What the detector's child computes: the same polygons as prediction, their matches, maps, and what it remembers."""
+"""The page viewer: what its child computes, the line to it, uploads, and how a page is drawn."""
 
 from __future__ import annotations
 
 import base64
-import io
+import json
+import re
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +16,11 @@ import pytest
 from PIL import Image
 
 from ocrlab.errors import CheckpointError, DataError
+from ocrlab.notebook.page_viewer import drawing as view
 from ocrlab.notebook.page_viewer import worker
-from ocrlab.notebook.page_viewer.messages import DetectorInfo, Source
-from ocrlab.notebook.page_viewer.worker import PageWorker
-from ocrlab.reports.html import page_images
+from ocrlab.notebook.page_viewer.messages import Detections, DetectorInfo, Source, ViewedPage
+from ocrlab.notebook.page_viewer.worker import PageWorker, read_upload
+from ocrlab.reports.html.page_images import Layer
 
 FIRST = Source("val", 0)
 
@@ -23,10 +29,6 @@ FIRST = Source("val", 0)
 def bench(root: Path) -> tuple[PageWorker, DetectorInfo]:
     page_worker = PageWorker()
     return page_worker, page_worker.open("receipts", "runs", str(root / "data_samples"), False)
-
-
-def pixels(uri: str) -> np.ndarray:
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))))
 
 
 def test_it_finds_what_prediction_finds(bench: tuple[PageWorker, DetectorInfo], root: Path) -> None:
@@ -69,30 +71,6 @@ def test_settings_change_the_detections_without_the_network(
     assert wide.best.mean() < default.best.mean()
 
 
-def test_the_mask_is_what_is_above_the_threshold(bench: tuple[PageWorker, DetectorInfo]) -> None:
-    page_worker, opened = bench
-    judged = page_worker.judge(FIRST, opened.post, True)
-    page = page_worker.cache[FIRST]
-    width, height = page.inner
-    assert (pixels(judged.mask) == 0).tolist() == (page.heat[:height, :width] > opened.post.threshold).tolist()
-
-
-def test_maps_have_the_size_of_the_page_and_small_ones_fit_a_report(bench: tuple[PageWorker, DetectorInfo]) -> None:
-    page_worker, _ = bench
-    page, small = page_worker.see(FIRST), page_worker.small(FIRST)
-    assert pixels(page.heat).shape[:2] == pixels(page.image).shape[:2] == page.inner[::-1]
-    assert len({pixels(uri).shape[:2] for uri in small}) == 1 and max(pixels(small[0]).shape) == page_images.LONGEST
-    assert pixels(page_worker.threshold(FIRST)).shape[:2] == page.inner[::-1]
-
-
-def test_only_the_last_pages_are_remembered(bench: tuple[PageWorker, DetectorInfo], monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    page_worker, _ = bench
-    monkeypatch.setattr(worker, "CACHED_PAGES", 2)
-    for place in (1, 2, 3):
-        page_worker.see(Source("val", place))
-    assert list(page_worker.cache) == [Source("val", 2), Source("val", 3)]
-
-
 def test_wrong_names_get_a_sentence(root: Path, tmp_path: Path, bench: tuple[PageWorker, DetectorInfo]) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint"):
         PageWorker().open(str(tmp_path / "none.ckpt"), "runs", str(root / "data_samples"), False)
@@ -100,3 +78,153 @@ def test_wrong_names_get_a_sentence(root: Path, tmp_path: Path, bench: tuple[Pag
         PageWorker().open("newest", str(tmp_path), str(root / "data_samples"), False)
     with pytest.raises(DataError, match="nowhere"):
         bench[0].pages("nowhere")
+
+
+GREY = np.tile(np.arange(64, dtype=np.uint8) * 4, (48, 1))
+
+
+def exif(path: Path) -> None:
+    tags = Image.Exif()
+    tags[274] = 6
+    Image.fromarray(GREY).save(path, "jpeg", exif=tags)
+
+
+def animated(path: Path) -> None:
+    frames = [Image.fromarray(np.full((48, 64), value, np.uint8)) for value in (0, 120, 250)]
+    frames[0].save(path, "gif", save_all=True, append_images=frames[1:])
+
+
+GOOD: dict[str, tuple[Callable[[Path], object], tuple[int, int], str]] = {
+    "plain.png": (lambda path: Image.fromarray(GREY).save(path), (48, 64), ""),
+    "without_an_ending": (lambda path: Image.fromarray(GREY).save(path, "png"), (48, 64), ""),
+    "cmyk.jpg": (lambda path: Image.fromarray(GREY).convert("CMYK").save(path), (48, 64), "CMYK"),
+    "deep.png": (lambda path: Image.fromarray(GREY.astype(np.uint16) << 8).save(path), (48, 64), "16 bits"),
+    "clear.png": (lambda path: Image.fromarray(GREY).convert("RGBA").save(path), (48, 64), "transparent"),
+    "animated.gif": (animated, (48, 64), "first of its 3 frames"),
+    "turned.jpg": (exif, (64, 48), "orientation 6"),
+    "tiny.png": (lambda path: Image.new("L", (1, 1)).save(path), (1, 1), ""),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_images_become_pixels_and_what_was_done_is_reported(tmp_path: Path, name: str) -> None:
+    write, shape, words = GOOD[name]
+    write(tmp_path / name)
+    image, notes = read_upload(tmp_path / name)
+    assert (image.shape, image.dtype) == ((*shape, 3), np.uint8)
+    assert words in "; ".join(notes) and bool(notes) == bool(words)
+
+
+def header(width: int, height: int) -> bytes:
+    """Return the beginning of a PNG of any size."""
+    chunk = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    begun = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    return begun + struct.pack(">I", 5000) + b"IDAT"
+
+
+BAD = {
+    "empty.jpg": (b"", "is empty"),
+    "text.png": (b"not an image at all" * 50, "not an image"),
+    "paper.pdf": (b"%PDF-1.7\n" + bytes(500), "is a PDF.*pdftoppm"),
+    "renamed.jpg": (b"\n%PDF-1.4\n" + bytes(500), "is a PDF"),
+    "huge.png": (header(60_000, 60_000) + bytes(100), "too large"),
+    "cut.png": (header(64, 48) + bytes(20), "damaged|not an image"),
+    "zeros.bmp": (bytes(5000), "not an image"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_image_gets_a_single_sentence_without_the_folder(tmp_path: Path, name: str) -> None:
+    data, words = BAD[name]
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError, match=words) as caught:
+        read_upload(tmp_path / name)
+    assert name in str(caught.value)
+    assert str(tmp_path) not in str(caught.value) and "\n" not in str(caught.value)
+
+
+def box(x: float, y: float, width: float = 40, height: float = 10) -> np.ndarray:
+    return np.array([[x, y], [x + width, y], [x + width, y + height], [x, y + height]], np.float32)
+
+
+@pytest.fixture
+def page() -> ViewedPage:
+    """Return a page with a text that is found, one that is missed, and one that is ignored."""
+    truth = (box(10, 10), box(10, 40), box(10, 70))
+    flags = np.array([False, False, True])
+    peaks = np.array([0.9, 0.3, 0.8], np.float32)
+    return ViewedPage(
+        "page<b>", 200, 100, truth, flags, ("a", "<i>b", "###"), peaks, True, (200, 100), [], 0.1, "data:,", ""
+    )
+
+
+@pytest.fixture
+def judged() -> Detections:
+    polygons = [box(11, 10), box(120, 10), box(12, 71)]
+    counts = np.array([True, True, False])
+    best, reached = np.array([0.9, 0.0, 0.8]), np.array([0.9, 0.0, 0.8])
+    scores = np.array([0.95, 0.7, 0.8], np.float32)
+    return Detections(polygons, scores, [(0, 0)], counts, best, reached, (0.5, 0.5, 0.5), 0.003, "1,2\n", "")
+
+
+def count(layers: list[Layer]) -> dict[str, int]:
+    return {layer.name: len(layer.polygons) for layer in layers}
+
+
+def test_every_polygon_is_what_it_is(page: ViewedPage, judged: Detections) -> None:
+    counts = {"ignored text": 1, "missed": 1, "wrong": 1, "on ignored text": 1, "found": 1}
+    assert count(view.layers(page, judged)) == counts
+    assert count(view.layers(page, judged, annotation=True)) == counts | {"annotation": 1}
+    alone = replace(page, annotated=False, truth=(), ignored=np.zeros(0, bool))
+    assert count(view.layers(alone, judged)) == {"text": 3}
+
+
+def test_the_overlay_has_each_kind_once_and_a_number_where_it_is_wanted(page: ViewedPage, judged: Detections) -> None:
+    layers = view.layers(page, judged)
+    plain = view.overlay(page, layers, {}, judged.polygons)
+    assert re.findall(r'<path class="([\w-]+)"', plain) == [layer.name.replace(" ", "-") for layer in layers]
+    assert "M120 10L160 10L160 20L120 20Z" in plain and "<text" not in plain
+    assert view.overlay(page, layers, {0: "1", 2: "3"}, judged.polygons).count("<text") == 2
+
+
+def test_nothing_that_a_stranger_wrote_becomes_markup(page: ViewedPage, judged: Detections) -> None:
+    layers = view.layers(page, judged)
+    every = view.overlay(page, layers, {}, []) + view.base(page, page.image, "page") + view.listed(page, judged)
+    every += view.alert("<script>") + view.saved(page, judged)
+    assert "<b>" not in every and "<i>" not in every and "<script>" not in every
+    assert "&lt;i&gt;b" in every
+
+
+def test_what_is_saved_is_the_prediction_that_others_read(page: ViewedPage, judged: Detections) -> None:
+    links = re.findall(r'download="([^"]+)" href="data:([\w/]+);base64,([^"]+)"', view.saved(page, judged))
+    assert [(name, kind) for name, kind, _ in links] == [
+        ("page&lt;b&gt;.json", "application/json"),
+        ("page&lt;b&gt;.txt", "text/plain"),
+    ]
+    record, lines = (base64.b64decode(data).decode() for *_, data in links)
+    prediction = json.loads(record)
+    assert (prediction["schema"], prediction["width"], prediction["height"], len(prediction["detections"])) == (
+        1,
+        200,
+        100,
+        3,
+    )
+    assert prediction["detections"][0] == {"polygon": box(11, 10).tolist(), "score": pytest.approx(0.95)}
+    assert lines == judged.icdar
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("page.png", "page.png"),
+        ("../../etc/passwd", "passwd"),
+        ("C:\\scans\\a b.jpg", "a b.jpg"),
+        ("a\0b\n.png", "ab.png"),
+        ("..", "image"),
+        ("", "image"),
+        ("x" * 300 + ".png", "x" * 76 + ".png"),
+        ("영수증.jpg", "영수증.jpg"),
+    ],
+)
+def test_names_of_uploads_name_no_folder(name: str, plain: str) -> None:
+    assert view.plain_name(name) == plain

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,12 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from ocrlab import run_folder
 from ocrlab.debug.diagnosis import classify, verdict_files
-from ocrlab.debug.flight_record import program_info
 from ocrlab.errors import DataError
 from ocrlab.records import Incident
-from ocrlab.reports.bug_report import build
-from ocrlab.reports.bug_report.sections import command, environment, how_far, title
+from ocrlab.reports.bug_report import build, sources
+from ocrlab.reports.bug_report.markup import Code, Section, Table, code, markdown, page
+from ocrlab.reports.bug_report.sections import command, how_far, title
 from ocrlab.reports.bug_report.sources import collect
-from ocrlab.run_folder.owner_process import identity
 
 LOG = """epoch 1 step=3 loss=0.5
 Traceback (most recent call last):
@@ -66,13 +64,6 @@ def test_a_run_that_failed(runs: Path) -> None:
         "Not verified",
     ):
         assert line in text, line
-
-
-def test_the_id_is_that_of_the_failure_not_of_the_run(tmp_path: Path) -> None:
-    first, same = crashed(tmp_path / "a"), crashed(tmp_path / "b", LOG.replace("line 9", "line 19").replace("7", "8"))
-    different = crashed(tmp_path / "c", LOG.replace("in read", "in write"))
-    names = [build.build(collect(path)).id for path in (first, same, different)]
-    assert names[0] == names[1] != names[2] and names[0].startswith("OCR-")
 
 
 def test_runs_beside_it_that_failed_alike_are_counted(runs: Path) -> None:
@@ -150,17 +141,6 @@ def test_results_of_replay_and_bisect(runs: Path) -> None:
     assert "Not tried" not in text and "no fault with `anomaly mode`" not in text
 
 
-def test_the_command_of_a_recorder_in_somebodys_own_program(tmp_path: Path) -> None:
-    for name in ("flight", "incident"):
-        (tmp_path / "mine" / name).mkdir(parents=True)
-    program_info.write(tmp_path / "mine" / "flight", "loop")
-    replay = {"schema": 1, "answer": "x", "fault": {"kind": "x"}}
-    run_folder.write_json(tmp_path / "mine" / "incident" / "replay.json", replay)
-    sources = collect(tmp_path / "mine")
-    assert command(sources) == sys.orig_argv and sources.process["folder"] == os.getcwd() and sources.own
-    assert "The command is unknown" not in build.build(sources).markdown
-
-
 def test_numbers_that_are_none_are_a_failure_also_of_a_run_that_ended_well(runs: Path) -> None:
     folder = run_folder.create(runs, "train")
     folder.metrics_file.write_text("step,loss\n1,0.5\n2,nan\n3,nan\n")
@@ -224,16 +204,6 @@ def test_no_names_and_no_secrets_also_where_markdown_escapes_them(runs: Path, mo
     assert report.redacted > 0 and f"{report.redacted} places replaced" in report.markdown
 
 
-def test_older_reports_stay_with_what_somebody_wrote_into_them(runs: Path) -> None:
-    path = crashed(runs)
-    report = build.build(collect(path))
-    first = build.write(report, path / "incident", "bug-1")
-    assert build.write(report, path / "incident", "bug-1") == first, "the same again is the same file"
-    first[0].write_text("I wrote this")
-    second = build.write(report, path / "incident", "bug-1")
-    assert second[0].name == "bug-1-2.md" and first[0].read_text() == "I wrote this"
-
-
 def test_a_notebook_that_failed(tmp_path: Path) -> None:
     error = new_output("error", ename="ValueError", evalue="bad page", traceback=LOG.splitlines())
     notebook = new_notebook(cells=[new_code_cell("read()", outputs=[error])])
@@ -243,14 +213,95 @@ def test_a_notebook_that_failed(tmp_path: Path) -> None:
     assert "ocrlab run 03_train.ipynb -p batch_size 4" in text and "Every cell runs to its end." in text
 
 
-def test_the_environment_is_the_runs_or_this_machines_or_unknown(runs: Path) -> None:
-    path = crashed(runs)
-    assert "when this report was written" in rendered(path)
-    run_folder.write_json(path / "environment.json", {"schema": 1, "python": "3.9.1", "packages": {"torch": "1.2"}})
-    assert "`3.9.1`" in rendered(path) and "Recorded by the run" in rendered(path)
-    (path / "environment.json").unlink()
-    run_folder.write_json(path / "flight" / "process.json", {**identity(), "host": "elsewhere"})
-    (path / "incident" / "facts.json").unlink(missing_ok=True)
-    sources = collect(path)
-    sources.incident.facts.clear()
-    assert "Unknown: nothing was recorded" in str(environment(sources))
+SOURCE = "import json\n\n\ndef read(page):\n    return json.loads(page)['boxes']\n\n\nread('{}')\n"
+
+
+def traceback(file: Path) -> str:
+    lib = "/usr/lib/python3.11/json/__init__.py"
+    return (
+        "epoch 1\nTraceback (most recent call last):\n"
+        f"  File \"{file}\", line 8, in <module>\n    read('{{}}')\n"
+        f'  File "{file}", line 5, in read\n    return json.loads(page)\n'
+        f'  File "{lib}", line 346, in loads\n    return x\n'
+        "KeyError: 'boxes'\nafterwards: something else\n"
+    )
+
+
+def test_the_programs_own_innermost_line_with_its_source(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(SOURCE)
+    stack = sources.find_stack({"log_tail.txt": traceback(file)}, own=True)
+    assert stack.frame and (stack.frame.function, stack.frame.line, stack.file) == ("read", 5, "log_tail.txt")
+    assert (
+        ">     5      return json.loads(page)['boxes']" in stack.source and "      4  def read(page):" in stack.source
+    )
+    assert stack.whole.endswith("KeyError: 'boxes'") and "epoch" not in stack.whole
+
+
+def test_of_a_strangers_run_no_file_is_opened(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(SOURCE)
+    stack = sources.find_stack({"log_tail.txt": traceback(file)}, own=False)
+    assert stack.frame and stack.source == "" and "nothing proves" in stack.why_none
+    secret = tmp_path / "id_rsa.pem"
+    secret.write_text("x\n" * 20)
+    assert sources.source_lines(secret, 5) == "" and sources.source_lines(tmp_path / "gone.py", 1) == ""
+    assert sources.source_lines(file, 99) == "" and sources.source_lines(Path("a\0.py"), 1) == ""
+    key = tmp_path / "id_rsa"
+    key.write_text("x\n" * 20)
+    assert sources.source_lines(key, 5) == "", "without a suffix only a script with #! is one"
+
+
+def test_a_huge_traceback_is_cut_in_its_middle() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        + '  File "/x/a.py", line 1, in f\n' * 5000
+        + "RecursionError: too deep\n"
+    )
+    whole, _ = sources.last_failure(text)
+    assert len(whole) < 1.1 * sources.LONGEST and whole.endswith("RecursionError: too deep")
+
+
+EVIL = "</code></pre><script>alert(1)</script> ``` `x` | **b** @someone #12 [a](b) <!-- \x1b[31m\u202e\x00"
+BLOCKS = [
+    f"words {EVIL} {code(EVIL)} end",
+    [EVIL, code(EVIL)],
+    Table(["a", "b"], [[EVIL, code(EVIL)]]),
+    Code(EVIL, "text", "folded <b>"),
+    Code(EVIL),
+    {EVIL: True, code(EVIL): False},
+]
+
+
+def test_in_html_everything_is_escaped() -> None:
+    html = page(EVIL, {"id": EVIL, "tags": [EVIL]}, [Section("One", BLOCKS)], EVIL)
+    assert "<script" not in html and "alert(1)" in html and "\x1b" not in html and "\u202e" not in html
+    assert {"script", "/script", "b", "/b"}.isdisjoint(re.findall(r"<(/?\w+)", html))
+    assert "default-src 'none'" in html and html.count("<h1>") == 1
+    assert "✓</span> " in html and " <i>done</i>" in html and " <i>not done</i>" in html, "without colours too"
+
+
+def test_in_markdown_words_mean_nothing_and_code_stays_code() -> None:
+    text = markdown("t", {"id": "X"}, [Section("One", BLOCKS)], "note")
+    outside = re.sub(r"^(`{3,})[\s\S]*?\n\1$", "", text, flags=re.MULTILINE)
+    outside = re.sub(r"(?<![`\\])(`+)(?!`).+?(?<![`\\])\1(?!`)", "", outside)
+    assert not re.search(r"(?<!\\)<script", outside)
+    assert not re.search(r"(?<!\\)(?:@someone|#12|\*\*b|\[a\])", outside)
+    fences = re.findall(r"^`{3,}", text, re.MULTILINE)
+    assert fences == ["````"] * 4, "a longer fence than any in the text, opened and closed"
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) == 3 and all(len(re.findall(r"(?<!\\)\|", row)) == 3 for row in rows)
+
+
+def test_what_pastes_into_an_issue() -> None:
+    front = {"title": 'a: "b"', "id": "OCR-1", "tags": ["x.y", "z w"], "date": "2026-01-02T03:04:05"}
+    sections = [Section("S", [f"in {code('f')}, at", {"done": True, "open": False}])]
+    text = markdown("T", front, [*sections, Section("L", [Code("x\ny", "sh", "long")])], "n")
+    assert text.startswith('---\ntitle: "a: \'b\'"\nid: OCR-1\ntags: [x.y, z w]\ndate: "2026-01-02T03:04:05"\n---\n')
+    assert "in `f`, at" in text and "- [x] done\n- [ ] open" in text
+    assert "<details>\n<summary>long</summary>\n\n```sh\nx\ny\n```\n\n</details>" in text
+
+
+@pytest.mark.parametrize("text, shown", [("a`b", "``a`b``"), ("`a", "`` `a ``"), ("a\nb  c", "`a b c`"), ("", "")])
+def test_code_with_backticks_and_lines(text: str, shown: str) -> None:
+    assert markdown("T", {}, [Section("S", [code(text)])], "").splitlines()[7] == shown

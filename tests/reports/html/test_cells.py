@@ -1,18 +1,21 @@
-"""Cells as HTML: of every bundle the side that needs no script; the browser's view of them is in tests/browser."""
+"""Cells as HTML: of every bundle the side that needs no script; terminal output, Markdown, tables."""
 
 from __future__ import annotations
 
 import base64
 import io
+import math
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from nbformat.v4 import new_code_cell, new_output
+from nbformat.v4 import new_code_cell
 from PIL import Image
 
-from ocrlab.reports.html import cells
+from ocrlab.reports.html import ansi, cells, markdown, tables
 from ocrlab.reports.html.cells import WIDGET_MIME, Limits, Rendering
 
 CELL = new_code_cell("x", execution_count=3)
@@ -57,21 +60,6 @@ def test_styles_of_an_output_are_for_that_output_alone() -> None:
     assert 'class="out html s0"' in again
 
 
-def test_pieces_of_a_stream_are_joined() -> None:
-    texts = (("stdout", "a"), ("stdout", "b"), ("stdout", "c"), ("stderr", "d"))
-    pieces = [new_output("stream", name=name, text=text) for name, text in texts]
-    assert [piece["text"] for piece in cells.joined(pieces)] == ["abc", "d"]
-    assert [piece["text"] for piece in pieces] == ["a", "b", "c", "d"]
-
-
-def test_code_in_any_language_and_hidden_code() -> None:
-    assert 'class="nb">print</span>' in cells.highlighted("print(1)", "python")
-    for language in ("no such language", "<script>"):
-        assert "print(1)" in cells.highlighted("print(1)", language)
-    hidden = new_code_cell("secret()", metadata={"jupyter": {"source_hidden": True}})
-    assert "secret" not in cells.code(hidden, 1, Rendering())
-
-
 @pytest.mark.parametrize(
     "cell",
     ["1" * 100_000 + "x", "1 " * 50_000 + "x", "1" + " " * 100_000 + "x", ",." * 50_000],
@@ -81,12 +69,6 @@ def test_a_long_cell_of_a_table_takes_no_time(cell: str) -> None:
     begun = time.process_time()
     assert "data-n" not in cells.NUMBER.sub(r"<td data-n\1>\2</td>", f"<td>{cell}</td>")
     assert time.process_time() - begun < 2  # it was minutes
-
-
-def test_formulas_of_an_output_are_sanitized() -> None:
-    page = cells.Rendering()
-    html = cells.displayed({"text/latex": r"$\href{javascript:alert(1)}{x} + \frac{1}{2}$"}, {}, CELL, page)
-    assert "<mfrac>" in html and "javascript" not in html
 
 
 def address(width: int, height: int, mode: str = "RGB") -> str:
@@ -110,3 +92,111 @@ def test_a_large_picture_is_reduced(mode: str) -> None:
 @pytest.mark.parametrize("data", ["data:image/png;base64,AAAA", "data:image/png;base64," + "A" * 80_000])
 def test_what_is_small_or_no_picture_stays(data: str) -> None:
     assert cells.limit_pictures(data, Limits(pixels=200, quality=60)) == data
+
+
+@pytest.mark.parametrize(
+    ("text", "settled"),
+    [
+        ("1%\r2%\r100%\n", "100%\n"),
+        ("a long line\rshort", "short" + "a long line"[5:]),
+        ("one\r\ntwo\r\n", "one\ntwo\n"),
+        ("ab\bc", "ac"),
+        ("\b\bx", "x"),
+        ("\x1b]0;title\x07x\x1b[2K\x1b[1Ay", "xy"),
+        ("\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m"),
+    ],
+)
+def test_text_as_it_stands_at_last(text: str, settled: str) -> None:
+    assert ansi.settled(text) == settled
+
+
+def test_text_is_escaped_and_lines_close_their_colours() -> None:
+    lines = ansi.coloured("\x1b[31m<b>\nnext\x1b[0m").split("\n")
+    assert lines == ['<span class="ansi-red-fg">&lt;b&gt;</span>', '<span class="ansi-red-fg">next</span>']
+
+
+def test_long_lines_wrap_and_text_beyond_a_limit_is_counted() -> None:
+    assert '<pre class="stdout wrap">' in ansi.block("x" * 200, "stdout")
+    assert '<pre class="stdout">' in ansi.block("x" * 100, "stdout")
+    html = ansi.block("x" * 100, most=30)
+    assert f'<pre class="">{"x" * 30}</pre>' in html
+    assert "70 more characters" in html
+
+
+def test_many_backspaces_and_many_colours_take_no_time() -> None:
+    begun = time.process_time()
+    assert ansi.settled("a\n" + "b" * 200_000 + "\b" * 300_000 + "c") == "a\nc"
+    code = "\x1b[31mx\x1b[0m"
+    assert ansi.coloured(f"{code}\n" * 60_000).count("ansi-red-fg") == 60_000
+    assert time.process_time() - begun < 6  # it was minutes
+
+
+def levels(*sources: str, several: bool = False) -> tuple[str, list[int]]:
+    headings = markdown.Headings(several)
+    html = "".join(headings.put(markdown.markdown(source, {}, None)) for source in sources)
+    return headings.title, [int(level) for level in re.findall(r"<h(\d) ", html)]
+
+
+@pytest.mark.parametrize(
+    ("source", "several", "title", "wanted"),
+    [
+        ("# A\n\n## B\n\n### C\n\n## D", False, "A", [2, 3, 2]),
+        ("# A\n\n#### B\n\n###### C", False, "A", [2, 3]),
+        ("## B\n\n# A\n\n## C", False, "A", [2, 2]),
+        ("# A\n\n## B\n\n# C\n\n## D", True, "A", [2, 2, 3]),
+        ("text", False, "", []),
+    ],
+)
+def test_a_single_title_and_no_level_is_skipped(source: str, several: bool, title: str, wanted: list[int]) -> None:
+    assert levels(source, several=several) == (title, wanted)
+
+
+@pytest.mark.parametrize(
+    ("tex", "part"),
+    [
+        ("x^2", "<msup>"),
+        ("$$\\frac{a}{b}$$", "<mfrac>"),
+        ("\\[ \\sqrt{x} \\]", "<msqrt>"),
+        ("\\und{", '<code class="tex">'),
+    ],
+)
+def test_formulas_are_mathml_or_as_they_were_written(tex: str, part: str) -> None:
+    assert part in markdown.formula(tex)
+
+
+def test_pictures_of_the_notebook_and_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "own.png").write_bytes(b"picture")
+    code = base64.b64encode(b"picture").decode()
+    html = markdown.markdown(
+        "![a](own.png) ![b](attachment:x.png) ![c](no.png)", {"x.png": {"image/png": "AAAA"}}, tmp_path
+    )
+    assert f'src="data:image/png;base64,{code}" alt="a"' in html
+    assert 'src="data:image/png;base64,AAAA" alt="b"' in html
+    assert "c: not in this file" in html
+
+
+def test_a_picture_that_is_too_large_stays_outside(tmp_path: Path) -> None:
+    (tmp_path / "own.png").write_bytes(b"x" * (markdown.LARGEST + 1))
+    assert "not in this file" in markdown.markdown("![a](own.png)", {}, tmp_path)
+
+
+SCORES = {(0.3, "exact"): (0.8, 0.6), (0.3, 1.5): (0.7, 0.2), (0.5, "exact"): (0.9, 0.7), (0.5, 1.5): (math.nan, 0.0)}
+
+
+def test_a_table_escapes_and_aligns() -> None:
+    view = tables.table(("stage", "parameters"), [("<a>", 12345), ("all", 7)], "A finding", total=True)
+    assert "&lt;a&gt;" in view.html
+    assert 'class="words">stage' in view.html
+    assert 'class="">parameters' in view.html
+    assert "12\u202f345" in view.html
+    assert '<tr class="sum">' in view.html
+    assert view.text.splitlines()[:2] == ["A finding", "stage  parameters"]
+
+
+def test_the_best_cell_is_marked_and_the_finding_names_it() -> None:
+    view = tables.grid(SCORES, ("threshold", "unclip"), (0.3, 1.5), "hmean@0.5", "hmean@0.7")
+    assert view.text == "Best: threshold 0.5 with unclip exact, hmean@0.5 0.900 (the settings in use give 0.700)"
+    assert '<td class="day best"' in view.html
+    assert "★ 0.900" in view.html
+    assert "● 0.700" in view.html
+    assert view.html.count("★ 0") == 1

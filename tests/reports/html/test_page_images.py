@@ -46,10 +46,6 @@ def test_a_map_is_a_png_of_few_colours() -> None:
     assert len(uri) < 20_000
 
 
-def test_a_map_with_nan_and_excess_is_rendered() -> None:
-    assert page_images.tinted(np.array([[np.nan, -1.0, 2.0]])).shape == (1, 3, 3)
-
-
 def test_polygons_lie_over_the_page_in_its_own_pixels(page: np.ndarray) -> None:
     layers = page_images.truth_layers([SQUARE, SQUARE + 20], np.array([False, True]))
     html = page_images.picture(page, 'page "x" <1>', layers, "caption")
@@ -70,17 +66,3 @@ def test_right_missed_wrong_and_ignored_look_different() -> None:
     names = {layer.name: [polygon[0, 0] for polygon in layer.polygons] for layer in layers}
     assert names == {"ignored": [200], "missed": [100], "wrong": [300], "found": [1]}
     assert len({(layer.colour, layer.dash) for layer in layers}) == 4
-
-
-def test_an_empty_page_is_rendered(page: np.ndarray) -> None:
-    layers = page_images.match_layers([], np.zeros(0, bool), [], [], np.zeros(0, bool))
-    assert "<path" not in page_images.picture(page, "empty", layers)
-
-
-def test_a_row_has_a_title_and_a_legend(page: np.ndarray) -> None:
-    layers = page_images.truth_layers([SQUARE], np.array([False]))
-    view = page_images.row("2 pages <found>", ["<figure></figure>"], layers, "and a note")
-    assert view.text == "2 pages <found>"
-    assert "2 pages &lt;found&gt;" in view.html
-    assert "ignored" in view.html
-    assert "and a note" in view.html

@@ -1,14 +1,16 @@
-"""The parameters cell: what papermill lets through is refused here, in one message."""
+"""Parameters: what papermill lets through is refused here, in one message, before a kernel starts."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 
-from ocrlab.errors import ConfigError
-from ocrlab.reports.notebooks import parameters
+from ocrlab.errors import ConfigError, DataError
+from ocrlab.reports.notebooks import parameters, parameters_to_config, pipeline
 
 CELL = """
 name: str = "03_train"  # of the run
@@ -108,32 +110,6 @@ def test_the_cell_that_ran_last_counts() -> None:
     assert parameters.check(cells, {"batch_size": 2, "x": 1}) == {"batch_size": 2}
 
 
-def test_without_a_parameters_cell_there_is_a_word_on_it() -> None:
-    with pytest.raises(ConfigError, match="parameters cell has not run"):
-        parameters.check(["", "import os", SETUP], {})
-
-
-def test_without_history_the_annotations_do() -> None:
-    """nbval runs every cell without storing it."""
-    from typing import Optional
-
-    namespace: dict[str, Any] = {"Optional": Optional}
-    exec(CELL, namespace)
-    values = parameters.check([""], namespace)
-    assert list(values) == ["name", "batch_size", "lr", "encoder", "limit", "scale", "threads", "overrides"]
-    assert parameters.changed([""], namespace, values) == {}
-    with pytest.raises(ConfigError, match="lr='x' cannot be used"):
-        parameters.check([""], namespace | {"lr": "x"})
-    with pytest.raises(ConfigError, match=r"scale=\(1,\) cannot be used"):
-        parameters.check([""], namespace | {"scale": (1,)})
-
-
-@pytest.mark.parametrize("line", ["a = 1", "a: int | None = 1", 'a: Literal["x"] = "x"', "a: int", "a: int = 1 + b"])
-def test_lines_that_papermill_cannot_read_are_refused(line: str) -> None:
-    with pytest.raises(ConfigError, match="Parameter a "):
-        parameters.read(line)
-
-
 @pytest.mark.parametrize(
     ("kind", "value", "fits"),
     [
@@ -173,3 +149,152 @@ def test_a_path_that_leads_nowhere_is_refused_before_a_kernel_starts(
         parameters.check_paths(declared, {"data": "nowhere"})
     with pytest.raises(ConfigError, match=r"(?s)2 settings.*checkpoint='newst'.*compared='b'"):
         parameters.check_paths(declared, {"checkpoint": "newst", "compared": ["a", "b"]})
+
+
+def test_parameters_become_a_config(tmp_path: Path) -> None:
+    values = {
+        "name": "x",
+        "data": "",
+        "lr": 0.01,
+        "max_steps": 7,
+        "limit": 0.5,
+        "overrides": ["augment.rotate=2", "lr=0.5"],
+    }
+    config = parameters_to_config.configure(values | {"runs": str(tmp_path)})
+    assert (config.name, config.optim.lr, config.trainer.max_steps, config.augment.rotate) == ("x", 0.5, 7, 2)
+    assert config.runs == str(tmp_path)
+
+
+def test_empty_folders_are_those_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = parameters_to_config.configure({"data": ""})
+    assert config.data == str(root / "data_samples")
+    assert config.runs == str(root / "runs")
+
+
+def test_without_a_checkout_data_must_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parameters_to_config, "homes", list)
+    monkeypatch.chdir(tmp_path)
+    assert parameters_to_config.runs() == tmp_path / "runs"
+    with pytest.raises(ConfigError, match="ocrlab samples make"):
+        parameters_to_config.configure({"data": ""})
+
+
+def test_a_notebook_is_watched() -> None:
+    trainer = parameters_to_config.configure({"data": "", "max_steps": 300}).trainer
+    assert (trainer.log_every, trainer.val_every, trainer.val_pages) == (5, 100, 16)
+    config = parameters_to_config.configure(
+        {"data": "", "max_steps": 300, "val_every": 300, "overrides": ["trainer.val_pages=none"]}
+    )
+    assert (config.trainer.val_every, config.trainer.val_pages) == (300, None)
+
+
+def test_a_slip_of_the_pen_and_a_wrong_value_are_refused() -> None:
+    with pytest.raises(ConfigError, match="Did you mean batch_size?"):
+        parameters_to_config.configure({"data": "", "batchsize": 4})
+    with pytest.raises(ConfigError, match="a whole number from 1 to"):
+        parameters_to_config.configure({"data": "", "batch_size": 0})
+    with pytest.raises(ConfigError, match="crop"):
+        parameters_to_config.configure({"data": "", "crop": 100})
+
+
+TYPED = 'name: str = "x"  # of this notebook\nn: int = 3  # how many (things; 1..5)\nlr: float = 0.1\nkinds: list = []'
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    """Return a function that writes a notebook with a parameters cell and further cells."""
+
+    def make(parameters: str, *others: str) -> Path:
+        cells = [new_code_cell(parameters, metadata={"tags": ["parameters"]}), *map(new_code_cell, others)]
+        path = tmp_path / "mine.ipynb"
+        nbformat.write(new_notebook(cells=cells), str(path))
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("8", "str", "8"),
+        ("8", "int", 8),
+        ("1e-3", "float", 0.001),
+        ("true", "bool", True),
+        ("[a, 2]", "list", ["a", 2]),
+        ("{a: 1}", "dict", {"a": 1}),
+        ("null", "Optional[int]", None),
+        ("a: b: c", "int", "a: b: c"),
+        ("words", "", "words"),
+    ],
+)
+def test_a_text_is_read_as_its_type_wants_it(text: str, kind: str, value: Any) -> None:
+    assert pipeline.read(text, kind) == value
+    assert type(pipeline.read(text, kind)) is type(value)
+
+
+def test_everything_that_is_wrong_is_reported_at_once(write: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        pipeline.prepare(write(TYPED), [("n", "9"), ("nmae", "x"), ("api_key", "hunter2")])
+    for part in ("n=9 cannot be used", "Unknown parameter: nmae. Did you mean name?", "api_key looks like a secret"):
+        assert part in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_our_own_notebooks_take_every_setting_and_check_it(root: Path) -> None:
+    path = root / "notebooks" / "03_train.ipynb"
+    assert pipeline.prepare(path, [("encoder", "resnet50")]).ours
+    with pytest.raises(ConfigError, match="encoder"):
+        pipeline.prepare(path, [("encoder", "resnet5000")])
+
+
+def test_parameters_without_types_are_taken_but_secrets_never(write: Any) -> None:
+    path = write("n = 3")
+    prepared = pipeline.prepare(path, [("n", "4")])
+    assert "n = 4" in prepared.notebook.cells[1].source
+    with pytest.raises(ConfigError, match="secret"):
+        pipeline.prepare(path, [("db_password", "x")])
+
+
+def test_parameters_of_somebody_elses_notebook_are_checked_against_its_cell(write: Any) -> None:
+    path = write("n = 3\nlr = 0.1\nname = 'x'\npath: Path = None\nk: int | None = None\nlate = f()\na, b = 1, 2")
+    good = [("n", "4"), ("lr", "1"), ("name", "5"), ("path", "here"), ("k", "null"), ("late", "[1]"), ("b", "7")]
+    injected = pipeline.prepare(path, good).notebook.cells[1].source
+    assert all(line in injected for line in ('name = "5"', "k = None", "late = [1]", "b = 7"))
+    with pytest.raises(ConfigError) as caught:
+        pipeline.prepare(path, [("n", "abc"), ("nn", "5"), ("k", "1.5"), ("lr", "fast")])
+    for part in ("n='abc' cannot be used", "Unknown parameter: nn. Did you mean n?", "k=1.5", "lr='fast'"):
+        assert part in str(caught.value)
+
+
+def test_without_a_parameters_cell_none_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "plain.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell("n = 3")]), str(path))
+    assert pipeline.prepare(path, []).notebook.cells
+    with pytest.raises(ConfigError, match="no parameters cell for n"):
+        pipeline.prepare(path, [("n", "4")])
+
+
+def test_what_is_no_notebook_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no notebook"):
+        pipeline.prepare(tmp_path / "none.ipynb", [])
+    (tmp_path / "mk.py").write_text("print()")
+    with pytest.raises(ConfigError, match=r"mk.py is not a notebook"):
+        pipeline.prepare(tmp_path / "mk.py", [])
+    (tmp_path / "text.ipynb").write_text("hello")
+    with pytest.raises(DataError, match="not a notebook"):
+        pipeline.prepare(tmp_path / "text.ipynb", [])
+
+
+def test_no_name_is_taken_twice(write: Any, tmp_path: Path) -> None:
+    prepared = pipeline.prepare(write(TYPED), [])
+    names = {pipeline.reserve(prepared, tmp_path / "out") for _ in range(3)}
+    assert len(names) == 3
+    assert sorted(tmp_path.glob("out/*")) == sorted(names)  # and nothing temporary stays
+    assert all(nbformat.read(str(name), as_version=4).cells for name in names)
+
+
+def test_a_folder_that_cannot_be_written_is_reported(write: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="Nothing can be written"):
+        pipeline.reserve(pipeline.prepare(write(TYPED), []), tmp_path / "file")

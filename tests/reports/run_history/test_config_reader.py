@@ -69,14 +69,6 @@ def test_without_a_yaml_package_the_error_names_what_to_install(monkeypatch: pyt
         config_reader.parse("a: 1\n")
 
 
-def test_without_libyaml_the_same_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "lr: 0.5\na:\n  b: none\n  c:\n  - 1\n  - x\n"
-    there = config_reader.parse(text)
-    config_reader._block.cache_clear()
-    monkeypatch.delattr("yaml.CSafeLoader")
-    assert config_reader.parse(text) == there == {"lr": 0.5, "a.b": None, "a.c": (1, "x")}
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [("010", 10), ("1e5", 1e5), ("yes", "yes"), ("2026-11-22", "2026-11-22"), ("0x1f", "0x1f"), ("1:30", "1:30"),
@@ -95,7 +87,3 @@ def test_anchors_cannot_stand_for_a_billion_values() -> None:
     ]
     with pytest.raises(ConfigError, match="not a plain value"):
         config_reader.parse("\n".join(lines))
-
-
-def test_text_that_goes_on_at_the_margin_is_read_as_a_whole() -> None:
-    assert config_reader.parse('a: "one\ntwo: 2"\nb: 1\n') == {"a": "one two: 2", "b": 1}

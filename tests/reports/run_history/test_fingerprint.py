@@ -10,8 +10,7 @@ import pytest
 
 from ocrlab import run_folder
 from ocrlab.errors import DataError
-from ocrlab.reports.run_history.fingerprint import fingerprint, normalize_message, run_fingerprint
-from ocrlab.run_folder import exception_record
+from ocrlab.reports.run_history.fingerprint import fingerprint, run_fingerprint
 
 TRACEBACK = """Traceback (most recent call last):
   File "{home}/train.py", line {line}, in <module>
@@ -117,36 +116,6 @@ def test_a_crash_is_identified_by_signal_and_frame_of_the_evidence() -> None:
     assert fingerprint({"type": "Hung", "message": "x"}, hang).place == "take (bad.py)"
 
 
-@pytest.mark.parametrize("cause", ["host.oom_kill", "ext.signal", "scheduler.kill"])
-def test_what_strikes_from_outside_has_no_place(cause: str) -> None:
-    places = ('File "/a/a.py", line 1 in one', 'File "/a/b.py", line 2 in two')
-    first, second = (fingerprint({"type": "Killed"}, verdict(cause, place, signal="SIGKILL")) for place in places)
-    assert first == second
-    assert first.place == ""
-
-
-def test_a_stop_by_a_person_has_no_place() -> None:
-    record = error(kind="KeyboardInterrupt", message="interrupted")
-    elsewhere = {**record, "traceback": record["traceback"].replace("in main", "in forward")}
-    assert fingerprint(record) == fingerprint(elsewhere)
-    assert fingerprint(record).title == "KeyboardInterrupt: interrupted"
-
-
-def test_a_real_exception_is_placed_at_the_function_that_raised_it() -> None:
-    def read_page() -> None:
-        json.loads("{")
-
-    with pytest.raises(json.JSONDecodeError) as caught:
-        read_page()
-    failure = fingerprint(exception_record.describe(caught.value))
-    assert failure.title == "JSONDecodeError in read_page (test_fingerprint.py)"
-
-
-def test_messages_count_without_what_changes() -> None:
-    text = "Cannot read '/data/a b.jpg' (page 12 of 63, 0x7f00) in /tmp/run-3/x; id 9f8b3c1d-aaaa-bbbb\nmore"
-    assert normalize_message(text) == "Cannot read <text> (page <number> of <number>, <hex>) in <path>; id <hex>"
-
-
 @pytest.mark.parametrize(
     "broken",
     [
@@ -178,10 +147,3 @@ def test_a_run_folder_is_read(tmp_path: Path) -> None:
     (run.path / ".FAILURE").write_text("{torn")
     with pytest.raises(DataError):
         run_fingerprint(run.path)
-
-
-def test_the_errors_of_libraries_in_small_letters_have_a_name() -> None:
-    log = 'Traceback (most recent call last):\n  File "/x/a.py", line 1, in read\n    cv2.imread(1)\n'
-    failures = [fingerprint(None, log=f"{log}{last}\nbye\n") for last in ("cv2.error: OpenCV(4.10)", "E: x")]
-    assert [failure.kind for failure in failures] == ["error", "E"]
-    assert failures[0].id != failures[1].id

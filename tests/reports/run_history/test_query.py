@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime, timezone
 from typing import Any
 
@@ -78,11 +77,6 @@ def test_a_key_that_no_run_has_is_refused_with_the_nearest() -> None:
     assert query.filter_by_conditions([], [query.Condition("lr", "=", "1")]) == []
 
 
-@pytest.mark.parametrize("word", ["runs", "../x", "--json", "=3", "a b=3", "3=3"])
-def test_words_that_are_no_condition(word: str) -> None:
-    assert query.condition(word) is None
-
-
 def test_status_cause_name_and_failure() -> None:
     assert names(query.filter_by_status(RUNS, ["failure"])) == "cd"
     assert names(query.filter_by_status(RUNS, ["success", "died"])) == "abd"
@@ -130,24 +124,6 @@ def test_differing_settings() -> None:
         build_run("y", settings={"name": "y", "runs": "q"}),
     ]
     assert query.differing_settings(where) == []
-
-
-def test_names_are_short_where_they_can_be() -> None:
-    runs = [build_run("x", settings={"a__on": 1, "b__on": 2, "optim__lr": 3})]
-    assert query.short_names(["a.on", "optim.lr"], runs) == {"a.on": "a.on", "optim.lr": "lr"}
-
-
-def test_thousands_are_ordered_at_once() -> None:
-    runs = [Run(str(n), str(n), "success", metrics={"hmean@0.5": n / 9} if n % 2 else {}) for n in range(5000)]
-    begun = time.process_time()
-    assert query.sort_runs(runs, "hmean")[0].name == "4999"
-    assert time.process_time() - begun < 1  # it was 3 s
-
-
-@pytest.mark.parametrize("word", ["hmean>abc", "hmean>>1", "batch_size<="])
-def test_more_and_less_need_a_number(word: str) -> None:
-    with pytest.raises(ConfigError, match=r"needs a number to compare with.*'hmean>0\.9'"):
-        query.condition(word)
 
 
 def failed(name: str, kind: str, started: str, ended: str | None = None) -> Run:

@@ -20,7 +20,7 @@ from ocrlab.config import schema as configs
 from ocrlab.data.dataset import Batch
 from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.replay import recorded_step
-from ocrlab.errors import ConfigError, DataError
+from ocrlab.errors import ConfigError
 from ocrlab.evaluation.metrics.page_scores import Running
 from ocrlab.inference import Detector, checkpoint
 from ocrlab.inference.scoring import score
@@ -176,15 +176,6 @@ def test_every_page_is_the_share_of_a_single_rank_and_all_have_as_many_turns(cou
     assert sorted(page for pages in shares for page in pages if page is not None) == list(range(count))
 
 
-def test_more_ranks_than_gpus_are_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(ConfigError, match="2 ranks and 1 visible GPUs"):
-        collectives.strategy(Ranks(0, 2, 0, 2, "torchrun"), "cuda", tmp_path)
-    with pytest.raises(ConfigError, match="--gpus-per-node in place of --gpus-per-task"):
-        collectives.strategy(Ranks(0, 2, 0, 2, "srun"), "cuda", tmp_path)
-    assert collectives.strategy(Ranks(), "cuda", tmp_path) == {"devices": 1}
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_page_that_any_rank_leaves_out_is_reported_once(rank, tmp_path, capsys):
     events: list[dict[str, Any]] = []
@@ -197,14 +188,6 @@ def test_a_page_that_any_rank_leaves_out_is_reported_once(rank, tmp_path, capsys
         watcher.on_train_batch_end(trainer, SimpleNamespace(parts=None), None, batch, index)
     assert [event["text"] for event in events] == ["Page left out: p0: is damaged"] * (rank == 0)
     assert capsys.readouterr().err == "ocrlab: rank 1: Page left out: p0: is damaged\n" * (rank == 1)
-
-
-def test_what_a_single_rank_has_of_its_own_is_about_that_rank(monkeypatch):
-    for values, odd in (("aab", 2), ("abb", 0), ("ab", 1)):
-        monkeypatch.setattr(collectives, "gather", lambda _ranks, _value, values=values: list(values))
-        with pytest.raises(DataError, match=f"Rank {odd} has different settings") as caught:
-            collectives.require_same(Ranks(0, len(values), 0, len(values), "torchrun"), "settings", "a")
-        assert caught.value.rank == odd
 
 
 def test_what_is_used_of_lightning_in_private_is_there():

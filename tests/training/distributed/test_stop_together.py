@@ -12,7 +12,6 @@ import torch
 
 from ocrlab.errors import DataError, RunError
 from ocrlab.run_folder.launcher import Ranks
-from ocrlab.training.distributed import stop_together
 from ocrlab.training.distributed.stop_together import StopAgreement
 
 
@@ -108,16 +107,6 @@ def test_a_training_that_stops_has_time_to_save():
     assert "hangs here" not in stderr
 
 
-def test_behind_the_block_nobody_waits():
-    code = """
-    with StopDeadline(lambda: 0.3, print) as deadline:
-        pass
-    print('ready', flush=True)
-    time.sleep(1.5)
-    """
-    assert ended(code) == (0, "", "")
-
-
 def test_an_event_loop_is_still_woken():
     code = """
     import os
@@ -132,10 +121,3 @@ def test_an_event_loop_is_still_woken():
     status, _, stderr = ended(code)
     assert status == 128 + signal.SIGTERM
     assert "it hangs here" in stderr
-
-
-def test_long_steps_have_more_time():
-    assert stop_together.allowed(0.3, 1) == stop_together.WITHIN
-    assert stop_together.allowed(8.0, 1) == 24.0
-    assert stop_together.allowed(8.0, 4) == 96.0
-    assert stop_together.allowed(1e4, 1) == stop_together.MOST

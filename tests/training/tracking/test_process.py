@@ -14,14 +14,8 @@ from ocrlab import run_folder
 from ocrlab.config.schema import Tracking
 from ocrlab.hardware.processes import process_tree
 from ocrlab.training import loop
-from ocrlab.training.tracking import client, process
+from ocrlab.training.tracking import client
 from tests.training.test_loop import pages, tiny  # noqa: F401  # a fixture
-
-
-def test_an_error_is_a_single_line_without_advice_that_is_not_ours() -> None:
-    error = RuntimeError("Timed out\n while retrying. Consider increasing the init_timeout" + "x" * 300)
-    assert process.short(error) == "RuntimeError: Timed out while retrying."
-    assert len(process.short(RuntimeError("x" * 500))) == 160
 
 
 def test_past_its_deadline_it_ends_itself_and_what_it_started() -> None:
@@ -114,7 +108,3 @@ def test_a_package_that_is_not_there_is_a_single_sentence(tmp_path: Path, monkey
         "ocrlab: tensorboard: tracking is off: tensorboard is not installed; "
         "pip install 'ocrlab[tensorboard]', or tracking=disabled\n"
     )
-
-
-def test_settings_are_flat() -> None:
-    assert process.flat_settings({"a": {"b": 1, "c": [2]}, "d": None}) == {"a.b": 1, "a.c": "[2]", "d": "None"}

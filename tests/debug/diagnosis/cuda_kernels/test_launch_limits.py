@@ -1,4 +1,4 @@
-"""Launch limits: the table's rules one by one, and NVIDIA's own occupancy calculator beside ours."""
+"""Limits of kernel launches, what the compiler says of kernels, and Nsight Compute's tables."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.debug.diagnosis.cuda_kernels import launch_limits
+from ocrlab.debug.diagnosis.cuda_kernels import launch_limits, nsight
 from ocrlab.debug.diagnosis.cuda_kernels.launch_limits import Launch
-from ocrlab.errors import ConfigError
 
 AMPERE = launch_limits.of_capability("8.6")
 
@@ -40,11 +39,6 @@ def test_the_broken_limit_is_named(launch: Launch, name: str, error: str) -> Non
     assert error in errors[name]
 
 
-def test_what_just_fits_is_not_broken() -> None:
-    most = Launch((2**31 - 1, 65535, 65535), (1024, 1, 1), 64, 0, 99 * 1024)
-    assert broken(most) == {}
-
-
 def test_shared_memory_above_the_default_needs_an_opt_in() -> None:
     checks = {check.name: check for check in launch_limits.check(Launch(dynamic_shared=64 * 1024), AMPERE)}
     assert checks["opt-in shared memory"].judgement == "warn"
@@ -58,16 +52,6 @@ def test_a_cooperative_launch_must_be_resident() -> None:
     assert broken(Launch((fits, 1, 1), (256, 1, 1), cooperative=True), small) == {}
     [error] = broken(Launch((fits + 1, 1, 1), (256, 1, 1), cooperative=True), small).values()
     assert "(720)" in error
-
-
-def test_capabilities_as_people_write_them() -> None:
-    assert (
-        launch_limits.of_capability("sm_86") == launch_limits.of_capability("8.6") == launch_limits.of_capability("86")
-    )
-    assert launch_limits.of_capability("sm_120").capability == "12.0"
-    assert launch_limits.of_capability("sm_90a").capability == "9.0"
-    with pytest.raises(ConfigError, match=r"8\.6"):
-        launch_limits.of_capability("banana")
 
 
 def test_limits_of_a_real_device_win_over_the_table() -> None:
@@ -139,3 +123,70 @@ def test_occupancy_is_that_of_nvidias_calculator(tmp_path: Path) -> None:
         assert code == 0
         ours = 0 if broken(launch, limits) else min(launch_limits.resident_blocks(launch, limits).values())
         assert ours == blocks, (limits, launch)
+
+
+# Printed by nvcc 13.0 -arch=sm_86 -Xptxas -v for two own kernels.
+PRINTED = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_Z3bigILi100EEvPd' for 'sm_86'
+ptxas info    : Function properties for _Z3bigILi100EEvPd
+    864 bytes stack frame, 56 bytes spill stores, 52 bytes spill loads
+ptxas info    : Used 255 registers, used 0 barriers, 864 bytes cumulative stack size, 360 bytes cmem[0]
+ptxas info    : Compile time = 45.526 ms
+ptxas info    : Compiling entry function 'saxpy' for 'sm_86'
+ptxas info    : Function properties for saxpy
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 12 registers, used 1 barriers, 384 bytes smem, 380 bytes cmem[0]
+ptxas info    : Compile time = 2.476 ms
+"""
+
+
+def test_every_kernel_is_listed() -> None:
+    big, saxpy = launch_limits.parse(PRINTED)
+    assert big == launch_limits.Kernel("_Z3bigILi100EEvPd", "sm_86", 255, 0, 864, 56, 52)
+    assert saxpy == launch_limits.Kernel("saxpy", "sm_86", 12, 384)
+
+
+def test_the_compiler_still_prints_it_so(tmp_path: Path) -> None:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("needs nvcc")
+    source = 'extern "C" __global__ void k(float* y) { __shared__ float s[64]; s[threadIdx.x] = y[threadIdx.x];'
+    (tmp_path / "k.cu").write_text(source + " __syncthreads(); y[threadIdx.x] = s[63 - threadIdx.x]; }")
+    command = [nvcc, "-arch=sm_80", "-Xptxas", "-v", "-cubin", "k.cu", "-o", "k.cubin"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+    [kernel] = launch_limits.parse(done.stdout + done.stderr)
+    assert (kernel.name, kernel.target, kernel.static_shared) == ("k", "sm_80", 256)
+    assert 1 < kernel.registers < 64
+
+
+LOADS = nsight.RATIO.format("global_op_ld")
+RAW = f'''==PROF== Connected to process 4711
+==PROF== Profiling "copy" - 0: 0%....100% - 8 passes
+"ID","Process ID","Process Name","Kernel Name","Block Size","Grid Size","{LOADS}","gpu__time_duration.sum"
+"","","","","","","","nsecond"
+"0","4711","python","copy(float *)","(256, 1, 1)","(64, 1, 1)","4","1,234"
+"1","4711","python","transpose(float *)","(32, 32, 1)","(8, 8, 1)","32","9,876.5"
+'''
+SECTORS, REQUESTS = nsight.SECTORS.format("global_op_st"), nsight.REQUESTS.format("global_op_st")
+DETAILS = f'''"ID","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"
+"0","rows(float *)","Command line profiler metrics","{SECTORS}","sector","131.072"
+"0","rows(float *)","Command line profiler metrics","{REQUESTS}","request","16,384"
+"0","rows(float *)","Command line profiler metrics","{nsight.CONFLICTS.format("ld")}","","31744"
+"0","rows(float *)","Command line profiler metrics","{nsight.INSTRUCTIONS.format("ld")}","inst","1024"
+'''
+
+
+def test_the_raw_page() -> None:
+    copy, transpose = nsight.read(RAW)
+    assert (copy.kernel, copy.metrics[LOADS]) == ("copy(float *)", 4.0)
+    assert transpose.metrics["gpu__time_duration.sum"] == 9876.5
+    assert "4.0 sectors per request, coalesced" in nsight.describe(copy)[0]
+    assert "32.0 sectors per request, scattered" in nsight.describe(transpose)[0]
+
+
+def test_the_details_page_and_totals() -> None:
+    text = DETAILS.replace('"131.072"', '"131,072"')
+    stores, banks = nsight.describe(nsight.read(text)[0])
+    assert "global stores: 8.0 sectors per request, strided or misaligned" in stores
+    assert "31.00 extra wavefronts" in banks
+    assert "pad the rows" in banks

@@ -1,16 +1,20 @@
-"""Who should have woken the main thread, of real programs that really hang."""
+"""Who should have woken the main thread: locks, rings of processes, DataLoaders."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from ocrlab.debug.diagnosis.catalogue import Level
+from ocrlab.debug.diagnosis.hangs import hang_cause, locks
 from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
+from ocrlab.debug.diagnosis.log_records import parse_stacks
+from ocrlab.hardware.processes.process_tree import Process
+from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 
 Hangs = Callable[..., list[HangFinding]]
-
 DIED = "import queue, threading\nq = queue.Queue()\ndef write():\n    while True: int(q.get()); q.task_done()\n"
 DIED += "threading.Thread(target=write, name='writer', daemon=True).start()\nq.put('n/a')\nq.join()\n"
 POOL = "import multiprocessing, os\ndef work(n):\n    if n == 3: os._exit(1)\n"
@@ -80,3 +84,202 @@ def test_a_server_that_does_not_answer(hangs: Hangs, code: str, cause: str, wher
     assert (best.id, best.level) == (cause, level)
     assert where in best.why
     assert "for 127.0.0.1:" in best.why
+
+
+SOURCES = {
+    "in one line": (
+        "def load(i):\n    L.acquire(); L.acquire()\n",
+        [("load", 2)],
+        "it has taken L already, a few lines above or in the same line",
+    ),
+    "after another one": ("def load(i):\n    L.acquire()\n    L.acquire()\n", [("load", 3)], "taken L already"),
+    "around a call": (
+        "class D:\n    def load(self, i):\n        with self.lock:\n            return self.read(i)\n"
+        "    def read(self, i):\n        with self.lock:\n            return i\n",
+        [("read", 6), ("load", 4)],
+        "taken self.lock already, in load",
+    ),
+    "acquired, then a call": (
+        "def load(i):\n    L.acquire()\n    read(i)\n    L.release()\ndef read(i):\n    with L:\n        pass\n",
+        [("read", 6), ("load", 3)],
+        "taken L already, in load",
+    ),
+    "nested": ("def load(i):\n    with L:\n        with L:\n            pass\n", [("load", 3)], "taken L already"),
+    "never let go": ("def load(i):\n    L.acquire()\n    return i\n", [("load", 2)], "nothing in"),
+    # and what is none of these
+    "let go before": (
+        "def load(i):\n    L.acquire()\n    L.release()\n    L.acquire()\n    L.release()\n",
+        [("load", 4)],
+        "",
+    ),
+    "one after another": ("def load(i):\n    with L:\n        pass\n    with L:\n        pass\n", [("load", 4)], ""),
+    "another lock": ("def load(i):\n    with A:\n        with B:\n            pass\n", [("load", 3)], ""),
+    "a call after it": (
+        "def load(i):\n    with L:\n        pass\n    read(i)\ndef read(i):\n    with L:\n        pass\n",
+        [("read", 6), ("load", 4)],
+        "",
+    ),
+    "by somebody else too": (
+        "def load(i):\n    L.acquire()\n    return i\nL.acquire()\nstart(load)\n",
+        [("load", 2)],
+        "",
+    ),
+    "for a while": ("def load(i):\n    L.acquire()\n    L.acquire(timeout=5)\n    L.release()\n", [("load", 3)], ""),
+    "a function in it": (
+        "def load(i):\n    def later():\n        L.acquire()\n    L.acquire()\n    L.release()\n",
+        [("load", 4)],
+        "",
+    ),
+    "once, and let go": ("def load(i):\n    with L:\n        pass\n", [("load", 2)], ""),
+    "something else": ("def load(i):\n    time.sleep(9)\n", [("load", 2)], ""),
+    "no Python": ("def load(i:\n", [("load", 1)], ""),
+}
+
+
+@pytest.mark.parametrize("case", SOURCES)
+def test_it_is_read_off_the_source(tmp_path: Path, case: str) -> None:
+    source, places, words = SOURCES[case]
+    (path := tmp_path / "data.py").write_text(source)
+    frames = [Frame("acquire", "lock.c", 0), *(Frame(function, str(path), line) for function, line in places)]
+    reason = locks.explain_self_deadlock(frames)
+    assert (words in reason) if words else reason == ""
+
+
+def test_frames_of_the_parent_that_a_forked_copy_still_has_do_not_count(tmp_path: Path) -> None:
+    (path := tmp_path / "data.py").write_text(
+        "def work():\n    with lock:\n        pass\nlock.acquire()\nchild.start()\n"
+    )
+    copy = [Frame("Popen._launch", "/usr/lib/python3.11/multiprocessing/popen_fork.py", 71)]
+    frames = [Frame("work", str(path), 2), *copy, Frame("<module>", str(path), 5)]
+    assert locks.explain_self_deadlock(frames) == ""
+    assert locks.explain_self_deadlock([frames[0], frames[2]]) != ""
+
+
+QUEUE = "import multiprocessing\ndef work(q):\n    q.put(b'x' * 10**6)\n"
+QUEUE += "c = multiprocessing.get_context('fork')\nq = c.Queue()\np = c.Process(target=work, args=(q,))\n"
+QUEUE += "p.start()\np.join()\n"
+FILTER = "import subprocess\np = subprocess.Popen(['cat'], stdin=-1, stdout=-1)\ndef feed():\n"
+FILTER += "    p.stdin.write(b'x' * 10**6)\nfeed()\n"
+WORD = "import os\nr, w = os.pipe()\npid = os.fork()\nif not pid:\n    os.read(r, 1)\nos.waitpid(pid, 0)\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (QUEUE, ["waits for the end of", "to read from a full pipe in QueueFeederThread"]),
+        (FILTER, ["to read from a full pipe in feed (", "to read from a full pipe in cat"]),
+        (WORD, ["waits for the end of", "waits for data from", "in a pipe in <module> ("]),
+    ],
+    ids=[
+        "a queue that nobody empties before join",
+        "a filter whose output nobody reads",
+        "a child that waits for a word",
+    ],
+)
+def test_processes_that_wait_for_each_other(hangs: Hangs, code: str, words: list[str]) -> None:
+    best = hangs(code, "hang.deadlock", "nobody is left to wake them")[0]
+    assert best.level is Level.DECISIVE
+    assert all(word in best.why for word in words), best.why
+
+
+def waiting(pid: int, call: str, *, parent: int = 0, own: str = "train.py", line: int = 3) -> Stack:
+    main = Thread(pid, "MainThread", frames=[Frame("work", own, line)], call=call)
+    return Stack(Process(pid, parent=parent, role="main", state="S", threads=1), [main], "py-spy")
+
+
+def test_two_processes_wait_for_each_others_file_lock() -> None:
+    ring = [waiting(5, "wait4 6"), waiting(6, "flock 3 a.lock, held by 5", parent=5)]
+    [finding] = locks.find_wait_cycle(ring, {})
+    assert finding.pid == 5
+    assert "process 6 waits for the lock on a file, held by 5, in work (train.py:3)" in finding.why
+
+
+@pytest.mark.parametrize(
+    "stacks",
+    [
+        [waiting(5, "wait4 6"), waiting(6, "read 3 pipe:[1], written by 5, 99", parent=5)],
+        [waiting(5, "wait4 6"), waiting(6, "recvfrom 3 socket:[1], connected to 1.2.3.4:80", parent=5)],
+        [waiting(5, "wait4 6"), waiting(6, "read 3 pipe:[1], written by 5, 7 and more", parent=5)],
+        [waiting(5, "wait4 6"), waiting(6, "futex", parent=5)],
+        [waiting(5, "wait4"), waiting(6, "futex private", parent=5)],
+        [waiting(5, "wait4 6")],
+        [waiting(5, "futex shared")],
+        [],
+    ],
+    ids=["somebody outside", "a server", "too many", "for a time", "its own threads", "unseen", "alone", "nothing"],
+)
+def test_no_ring_where_another_process_could_wake_a_member(stacks: list[Stack]) -> None:
+    assert locks.find_wait_cycle(stacks, {}) == []
+
+
+def test_no_ring_where_another_thread_works_or_the_place_has_changed() -> None:
+    parent, child = waiting(5, "wait4 6"), waiting(6, "read 3 pipe:[1], written by 5", parent=5)
+    assert locks.find_wait_cycle([parent, child], {})
+    assert locks.find_wait_cycle([parent, child], {6: waiting(6, "", line=4)}) == []
+    writer = Thread(7, "writer", frames=[Frame("answer", "train.py", 9)])
+    busy = Stack(parent.process, [*parent.threads, writer], "py-spy")
+    assert locks.find_wait_cycle([busy, child], {}) == []
+
+
+def worker_stack(pid: int, top: str, *, active: bool = False) -> str:
+    """Return a forked data worker's stack as py-spy prints it, with `top` innermost."""
+    return f"""Process {pid}: python train.py
+Python v3.11
+
+Thread {pid} ({"active" if active else "idle"}): "MainThread"
+    {top}
+    fetch (torch/utils/data/_utils/fetch.py:54)
+    _worker_loop (torch/utils/data/_utils/worker.py:375)
+    _bootstrap (multiprocessing/process.py:314)
+    _launch (multiprocessing/popen_fork.py:71)
+    start (multiprocessing/process.py:121)
+    _try_get_data (torch/utils/data/dataloader.py:1293)
+
+"""
+
+
+def test_all_workers_that_spin_in_native_code_are_copies_of_a_broken_pool() -> None:
+    main = 'Process 1: python train.py\n\nThread 1 (idle): "MainThread"\n'
+    main += "    select (selectors.py:415)\n    _try_get_data (torch/utils/data/dataloader.py:1293)\n\n"
+    at = "__getitem__ (pages.py:7)"
+    single = parse_stacks(main + worker_stack(2, at, active=True))
+    assert hang_cause.find_hangs(single, {})[0].id == "loader.hang_sample", "it may be the sample"
+    two = parse_stacks(main + worker_stack(2, at, active=True) + worker_stack(3, at, active=True))
+    assert hang_cause.find_hangs(two, {})[0].id == "loader.fork_deadlock"
+
+
+@pytest.mark.parametrize(
+    "frames, cause",
+    [
+        ("acquire (filelock/_api.py:1)\n    __enter__ (torch/utils/_filelock.py:24)", "hang.build_lock"),
+        ("wait (multiprocessing/synchronize.py:268)\n    work (train.py:3)", "hang.deadlock"),
+    ],
+)
+def test_locks_that_are_shared_on_purpose(frames: str, cause: str) -> None:
+    text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    {frames}\n'
+    text += "    _launch (multiprocessing/popen_fork.py:71)\n    <module> (train.py:9)\n"
+    assert [finding.id for finding in hang_cause.find_hangs(parse_stacks(text), {})][:1] == [cause]
+
+
+@pytest.mark.parametrize(
+    ("top", "call", "threads", "cause", "least"),
+    [
+        ("__getitem__ (pages.py:7)", "futex private", 1, "loader.fork_deadlock", Level.STRONG),
+        ("__getitem__ (pages.py:7)", "futex private", 2, "loader.hang_sample", Level.LIKELY),
+        ("__getitem__ (pages.py:7)", "futex shared", 1, "loader.hang_sample", Level.LIKELY),
+        (
+            "_wait_for_tstate_lock (threading.py:1139)\n    join (threading.py:1119)",
+            "futex private",
+            2,
+            "",
+            Level.POSSIBLE,
+        ),
+    ],
+    ids=["nobody is left to let go", "another thread could", "another process could", "a thread that is joined"],
+)
+def test_a_lock_that_only_the_parent_could_let_go(top: str, call: str, threads: int, cause: str, least: Level) -> None:
+    text = worker_stack(2, top).replace("Python v3.11", f"# main, state S, {threads} threads, from py-spy")
+    text = text.replace(f"    {top}", f"    # waits in {call}\n    {top}")
+    best = hang_cause.find_hangs(parse_stacks(text), {})[0]
+    assert best.level.value >= least.value
+    assert best.id == cause if cause else best.id != "loader.fork_deadlock"

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, get_worker_info
 
-from ocrlab.debug.instruments.dataloader import bottlenecks, loader_watch
+from ocrlab.debug.instruments.dataloader import loader_watch
 from ocrlab.debug.instruments.dataloader.bottlenecks import Loading
-from ocrlab.debug.instruments.dataloader.worker_log import FUTEX, RUNNING, LockStats, Log, Look, Sample
+from ocrlab.debug.instruments.dataloader.worker_log import LockStats, Log, Look, Sample
 
 
 class Files(Dataset[Any]):
@@ -72,17 +72,6 @@ def test_workers_waiting_for_a_shared_lock_are_reported_and_more_are_not_recomme
     assert any("more workers do not help" in text for text in (report.finding(), *again))
     free = (watch(Files(64, 0.01), num_workers=2).finding() for _ in range(4))
     assert any("which more workers overlap" in text for text in free)
-
-
-@pytest.mark.skipif(not FUTEX, reason="the number of the system call is not known on this machine")
-def test_a_worker_that_wants_a_core_says_nothing_about_a_lock() -> None:
-    locks = LockStats()
-    for calls in ([RUNNING, "230"], [RUNNING, RUNNING], [RUNNING], [FUTEX], []):
-        locks.add(calls)
-    assert locks == LockStats(0, 0, 0)
-    for calls in ([FUTEX, "230"], [FUTEX, RUNNING], [FUTEX, FUTEX], ["230", "230"]):
-        locks.add(calls)
-    assert locks == LockStats(4, 2, 1)
 
 
 def test_a_sample_that_did_not_get_the_lock_is_not_blamed_nor_is_the_lack_of_cores() -> None:
@@ -148,23 +137,6 @@ def test_the_time_that_timing_takes_is_not_waiting() -> None:
     assert report.steps()["wait"].median() < 0.7 * statistics.median(every)
 
 
-def test_cores_that_the_step_does_not_use_are_free() -> None:
-    steps = [loader_watch.Step(0.0, 0.02, 0.02, False, cpu=0.02) for _ in range(3)]
-    assert Loading(steps).busy_cores() == 1 and Loading([]).busy_cores() == 1
-    for step in steps:
-        step.cpu = 0.06
-    assert Loading(steps).busy_cores() == 3
-    assert "which more workers share" in bottlenecks.spare_cores(0, 0) or bottlenecks.cores() == 1
-
-
-def test_the_report_prints_as_text() -> None:
-    text = str(watch(Files(8), num_workers=0))
-    assert "samples_per_second" in text and "object at" not in text and "None" not in text and "NaN" not in text
-    with loader_watch.watch([1, 2]) as plain:
-        list(plain)
-    assert "No process that loads was watched" in str(plain)
-
-
 class Adapter:
     """As accelerate wraps a DataLoader: it says that it is one, and is none."""
 
@@ -207,10 +179,48 @@ def test_memory_that_the_training_process_takes_at_first_is_no_leak() -> None:
     assert "Worker 0 took 270 MB" in memory_findings(0, 50, 320)[0]
 
 
-def test_of_slow_samples_those_are_counted_that_hold_the_time() -> None:
-    samples = [Sample(0, 0.0, 0.004, 0.004, "", f"page_{i}") for i in range(3)]
-    samples.append(Sample(0, 0.0, 0.5, 0.1, "", "large"))
-    assert [sample.name for sample in bottlenecks.slow_samples(samples)] == ["large"]
-    samples += [Sample(0, 0.0, 0.025, 0.025, "", "little")]
-    assert [sample.name for sample in bottlenecks.slow_samples(samples)] == ["large"]
-    assert bottlenecks.slow_samples([Sample(0, 0.0, 0.1, 0.1, "", "even")] * 4) == bottlenecks.slow_samples([]) == []
+class Stream(IterableDataset[Any]):
+    """Rows of 0 to 39: all of them in each worker, its share, random ones, or 40 that are equal."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        own, of = (info.id, info.num_workers) if info is not None else (0, 1)
+        if self.kind == "shared":
+            yield from ({"x": torch.full((2,), i), "name": str(i)} for i in range(own, 40, of))
+        elif self.kind == "random":
+            yield from (torch.rand(3) for _ in range(40))
+        else:
+            yield from ({"x": torch.full((2,), i if self.kind == "whole" else 7), "n": "a"} for i in range(40))
+
+
+def findings_of(kind: str, workers: int) -> str:
+    source = DataLoader(Stream(kind), batch_size=4, num_workers=workers, multiprocessing_context="fork")
+    with loader_watch.watch(source) as report:
+        for _ in source:
+            pass
+    return str(report)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_stream_that_each_worker_yields_whole_comes_first(workers: int) -> None:
+    findings = findings_of("whole", workers)
+    assert findings.startswith(f"All {workers} workers yield the same samples")
+    assert f"each sample comes {workers} times an epoch" in findings
+
+
+@pytest.mark.parametrize("kind", ["shared", "random", "equal"])
+def test_other_streams_are_no_such_thing(kind: str) -> None:
+    assert "the same samples" not in findings_of(kind, 2)
+
+
+def test_what_makes_batches_is_named_where_it_fails() -> None:
+    def fails(items: Any) -> Any:
+        raise RuntimeError("stack expects each tensor to be of equal size")
+
+    source = DataLoader(Stream("shared"), batch_size=4, collate_fn=fails)
+    with pytest.raises(RuntimeError), loader_watch.watch(source) as report:
+        next(iter(source))
+    assert report.finding() == "Loading failed with RuntimeError in collate_fn, which makes batches of the samples"

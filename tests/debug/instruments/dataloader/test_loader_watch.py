@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import random
 import signal
 import time
-import warnings
-from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +16,8 @@ import torch
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, get_worker_info
 
 from ocrlab.debug.instruments import sample_names
-from ocrlab.debug.instruments.dataloader import bottlenecks, loader_watch, sample_timing, tune_workers, worker_log
-from ocrlab.debug.instruments.dataloader.loader_proxy import DatasetProxy
-from ocrlab.debug.instruments.dataloader.tune_workers import Setting, TuningResult
+from ocrlab.debug.instruments.dataloader import bottlenecks, loader_watch, tune_workers, worker_log
+from ocrlab.debug.instruments.dataloader.tune_workers import Setting
 from ocrlab.errors import ConfigError
 from ocrlab.run_folder import fail_safe
 
@@ -124,18 +120,6 @@ def test_the_slow_sample_is_named_with_its_worker() -> None:
     assert (report.table()["rss_mb"] > 10).all() and (report.table()["private_mb"] > 0).all()
 
 
-def test_iterating_over_the_loader_itself_is_watched_too() -> None:
-    """As Lightning does, which is given the loader and not what `watch` returns."""
-    source = DataLoader(Pages(), batch_size=4)
-    with loader_watch.watch(source) as report:
-        for _ in source:
-            time.sleep(0.001)
-    steps = report.steps()
-    assert len(steps) == 6 and steps["first"].tolist() == [True] + [False] * 5
-    assert steps["compute"].notna().all() and (steps["compute"] >= 0.001).all()
-    assert 0 <= report.waiting() <= 1
-
-
 def test_a_dead_worker_is_reported_with_its_sample() -> None:
     source = DataLoader(Pages(fatal=9), batch_size=4, num_workers=2, multiprocessing_context="fork")
     with pytest.raises(RuntimeError, match="exited unexpectedly"), loader_watch.watch(source) as report:
@@ -197,16 +181,6 @@ def test_anything_that_is_iterated_over_can_be_watched() -> None:
     with loader_watch.watch(iter(range(0))) as report:
         assert list(report) == []
     assert report.finding() == "No step was seen from its batch to the next one"
-
-
-def test_the_proxy_has_the_attributes_of_the_data_set() -> None:
-    pages = Pages()
-    proxy = sample_timing.TimedDataset(pages, Path("nowhere"))
-    assert len(proxy) == 24 and proxy[3][0] == 3 and proxy.files is pages.files and not proxy.__getitems__
-    assert DatasetProxy(Subset(pages, [3])).__getitems__ is None and len(DatasetProxy(pages)) == 24
-    again = pickle.loads(pickle.dumps(proxy))
-    assert type(again) is sample_timing.TimedDataset and type(again.ocrlab_dataset) is Pages
-    assert list(sample_timing.TimedDataset(Stream(), Path("nowhere"))) == list(Stream())
 
 
 def state(source: DataLoader[Any]) -> list[Any]:
@@ -273,14 +247,6 @@ def test_loaders_with_an_iterator_of_their_own_are_counted_once(kind: Any) -> No
     assert len(report.steps()) == 12 and report.epochs == 2 and report.steps()["first"].sum() == 2
 
 
-def test_two_loaders_are_watched_at_once() -> None:
-    first, second = DataLoader(Pages(), batch_size=4), DataLoader(Stream(), batch_size=4)
-    with loader_watch.watch(first) as first_report, loader_watch.watch(second) as two:
-        for _ in zip(first, second, strict=False):
-            pass
-    assert first_report.table()["samples"].tolist() == [24] and two.table()["samples"].tolist() == [20]
-
-
 def test_what_a_signal_handler_raises_belongs_to_the_program() -> None:
     """torch tells a dead worker from its handler, wherever the main thread is; the instrument must not keep it."""
 
@@ -309,27 +275,6 @@ def test_a_full_disk_ends_the_journal_and_not_the_loading(tmp_path: Path, capsys
     log_file.write(["sample"])
 
 
-def test_many_samples_share_lines_that_name_the_slowest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_log, "SINGLE", 2)
-    monkeypatch.setattr(worker_log, "GROUP", 4)
-    log_file = worker_log.WorkerLog(tmp_path, 0)
-    for i in range(10):
-        log_file.end(i, f"p{i}", time.monotonic(), 0.5 if i == 4 else 0.001, 0.0)
-    log_file.close()
-    [log] = worker_log.read_logs(tmp_path)
-    assert (log.count, len(log.samples)) == (10, 4)
-    assert bottlenecks.slowest_samples([log], 1)[0]["sample"] == "p4"
-
-
-def test_a_torn_line_is_left_out(tmp_path: Path) -> None:
-    log_file = worker_log.WorkerLog(tmp_path, 3)
-    log_file.end(0, "p0", time.monotonic(), 0.1, 0.1)
-    log_file.close()
-    with (tmp_path / f"{os.getpid()}.jsonl").open("ab") as file:
-        file.write(b'["sample", 1.0, 0.')
-    assert [(log.worker, log.count) for log in worker_log.read_logs(tmp_path)] == [(3, 1)]
-
-
 def test_a_sample_has_the_name_that_the_innermost_data_set_gives_it() -> None:
     inner = Pages()
     outer = ConcatDataset([Subset(inner, [5, 1]), inner])
@@ -337,19 +282,6 @@ def test_a_sample_has_the_name_that_the_innermost_data_set_gives_it() -> None:
     with loader_watch.watch(DataLoader(outer, batch_size=13)) as report:
         assert len(list(report)) == 2
     assert set(report.slowest(26)["sample"]) == {f"page_{i:03}.png" for i in range(24)}
-
-
-def test_names() -> None:
-    Row = namedtuple("Row", "image label")
-    assert sample_names.name_in_item({"image": torch.ones(2), "image_id": 7}) == "7"
-    assert sample_names.name_in_item((torch.ones(2), "cat")) is None
-    assert sample_names.name_in_item((torch.ones(2), "a/b.png", 3)) == "a/b.png"
-    assert sample_names.name_in_item(Row(torch.ones(2), 1)) is None
-    assert sample_names.name_in_item((torch.ones(1), {"path": Path("x.png")})) == "x.png"
-    assert sample_names.name_in_item(torch.ones(3)) is None and sample_names.name_in_item("cat") is None
-    assert sample_names.sample_name(Pages(), 3) == "page_003.png"
-    assert sample_names.sample_name(Pages(), (5, 3)) == "page_003.png"
-    assert sample_names.sample_name(Pages(), 99) is None and sample_names.sample_name([1], 0) is None
 
 
 def test_measuring_recommends_what_is_clearly_faster() -> None:
@@ -367,32 +299,8 @@ def test_measuring_recommends_what_is_clearly_faster() -> None:
     assert measured.table()["step_ms"].notna().all()
 
 
-def test_torch_is_silent_about_the_workers_that_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # one core: torch would warn of two workers
-    source: DataLoader[Any] = DataLoader(range(4), batch_size=2)  # type: ignore[arg-type]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        loader_watch.measure(source, 0.0, workers=(0, 2), threads=(1,), seconds=0.1, turns=1)
-
-
 def trial(workers: int, *seconds: float) -> tune_workers.Trial:
     return tune_workers.Trial(Setting(workers, 1), list(seconds), [0.1] * len(seconds))
-
-
-def test_a_difference_within_the_spread_changes_nothing() -> None:
-    alike = TuningResult([trial(0, 1.0, 1.3, 1.1), trial(2, 0.9, 1.05, 1.0)], Setting(0, 1), 3)
-    assert alike.best is alike.now and alike.share == 1
-    assert alike.finding().startswith("Stay with 0 workers, 1 thread")
-    assert alike.finding().endswith("the other one is not clearly faster")
-    apart = TuningResult([trial(0, 1.0, 1.3, 1.1), trial(2, 0.5, 0.6, 0.55)], Setting(0, 1), 3)
-    assert apart.share == pytest.approx(0.5)
-    assert apart.finding() == (
-        "2 workers, 1 thread: 550 ms (500 to 600 in 3 turns) a step instead of 1100 ms (1000 to 1300 in 3 turns) "
-        "with 0 workers, 1 thread, 50 % less"
-    )
-    assert apart.line() == "DataLoader(..., num_workers=2); torch.set_num_threads(1)"
-    assert str(apart).splitlines()[:2] == [apart.finding(), apart.line()] and "step_ms" in str(apart)
-    assert "error" not in str(apart) and str(TuningResult([], Setting(0, 1), 3)) == "No setting was tried"
 
 
 def test_what_seems_better_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,15 +44,6 @@ def test_a_row_of_packed_steps_is_no_sample() -> None:
     assert (fault.sample, "packed" in fault.sentence, "sample" in fault.sentence) == (None, True, False)
 
 
-@pytest.mark.parametrize("batch_first", [True, False])
-def test_time_may_come_before_the_samples(batch_first: bool) -> None:
-    x = torch.zeros(5, 4, 2) if batch_first else torch.zeros(4, 5, 2)
-    x[(3, 1) if batch_first else (1, 3)] = NAN
-    fault = first(Around(nn.GRU(2, 3, batch_first=batch_first)), lambda: x)
-    assert fault is not None
-    assert fault.sample == 3
-
-
 def test_the_state_of_a_recurrent_layer_has_its_samples_second() -> None:
     net = nn.LSTM(2, 3, batch_first=True)
     hidden = torch.zeros(1, 5, 3)
@@ -69,42 +60,6 @@ def test_where_nothing_could_be_read_nothing_is_called_finite() -> None:
         torch.func.vmap(net)(torch.ones(3, 2))
     assert "finite" not in str(watch)
     assert "no value was read: inside of vmap" in str(watch)
-
-
-class Silent(nn.Module):
-    def forward(self, x: torch.Tensor) -> None:
-        return None
-
-
-def test_a_module_that_gives_no_tensor_was_called_as_well() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.silent = nn.Linear(2, 2), Silent()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.silent(x)
-            self.silent(x)
-            return self.first(x)  # type: ignore[no-any-return]
-
-    net = Net()
-    with layer_watch.watch(net, "*") as watch:
-        net(torch.ones(1, 2))
-    assert watch.table()["calls"].tolist() == [1, 1, 2] and watch.table()["step"].tolist() == [0, 0, 0]
-    assert watch.table()["shape"]["silent"] is None
-
-
-def test_the_figure_names_the_modules_with_the_lowest_and_the_highest_figures() -> None:
-    net = nn.Sequential(*(nn.Linear(2, 2) for _ in range(7)))
-    with torch.no_grad():
-        for number, layer in enumerate(net):
-            layer.weight.copy_((1e3 if number == 4 else 1e-3 if number == 5 else 1.0) * torch.eye(2))
-            layer.bias.zero_()
-    with layer_watch.watch(net, "*") as watch:
-        net(torch.tensor([[1.0, 3.0]]))
-    figure = watch.plot()
-    assert "highest in 4" in figure.alt and "lowest in" in figure.alt
-    assert "4" in [text.get_text() for text in figure.figure.axes[0].texts]
 
 
 class Attends(nn.Module):

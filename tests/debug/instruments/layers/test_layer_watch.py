@@ -232,15 +232,6 @@ def test_an_exception_leaves_no_hook_and_names_the_way_to_it() -> None:
     assert list(watch.table()["calls"]) == [0, 1, 0, 0]
 
 
-def test_an_exception_that_the_loop_survives() -> None:
-    model = small()
-    with layer_watch.watch(model, "*") as watch:
-        with pytest.raises(RuntimeError):
-            model(torch.randn(4, 7))
-        train(model, 2)
-    assert watch.unfinished == () and set(watch.table()["calls"]) == {1}
-
-
 def test_closing_a_generator_and_deleting_the_model_take_the_hooks_off() -> None:
     model = small()
 
@@ -345,30 +336,40 @@ def test_inside_a_compiled_function_it_breaks_nothing_and_explains_why_the_table
     assert watch.history().empty and watch.table()["calls"].eq(0).all()
 
 
-@pytest.mark.parametrize("which", ["3", "*"])
-def test_the_title_of_the_figure_names_the_fault(which: str) -> None:
-    model = small()
-    with layer_watch.watch(model, which) as watch:
-        train(model, 3)
-    figure = watch.plot()
-    assert "Standard deviation of the output" in figure.alt and "gradient" in figure.alt
-    assert [axes.get_xlabel() for axes in figure.figure.axes] != ["", ""]
-    assert figure.alt in figure._repr_mimebundle_()["text/plain"]
-    with layer_watch.watch(model, which) as watch:
-        train(model, 2, batch=lambda _: torch.full((4, 8), math.nan))
-    assert watch.plot().alt.startswith("First NaN at step 0")
+@pytest.mark.parametrize(
+    ("which", "names"),
+    [
+        ("decoder.fusion.*", ["decoder.fusion.0", "decoder.fusion.1", "decoder.fusion.2"]),
+        ("fusion", ["decoder.fusion"]),
+        (nn.ConvTranspose2d, ["head.probability.3", "head.probability.6", "head.threshold.3", "head.threshold.6"]),
+        (["decoder.fusion", "head"], ["decoder.fusion", "head"]),
+        ("decoder.laterals.[01]", ["decoder.laterals.0", "decoder.laterals.1"]),
+    ],
+)
+def test_which_modules_are_meant(which: Any, names: list[str]) -> None:
+    assert [name for name, _ in layer_watch.watch(Detector(width=16), which).modules] == names
 
 
-def test_a_compiled_model_that_has_no_length_is_watched_too() -> None:
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = small()
+def test_the_module_itself_and_wrapped_models() -> None:
+    model = Detector(width=16)
+    assert layer_watch.watch(model, model.decoder.fusion).modules == [("decoder.fusion", "Sequential")]
+    assert layer_watch.watch(nn.DataParallel(model)).modules == [("decoder.fusion", "Sequential")]
+    assert ("(Detector)", "Detector") in layer_watch.watch(torch.compile(model), "*").modules
+    assert layer_watch.watch(model, "").modules == [("(Detector)", "Detector")]
+    assert layer_watch.watch(nn.LSTM(2, 2), "").modules == [("(LSTM)", "LSTM")]
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.inner(x)
 
-    model = torch.compile(Wrapped(), backend="eager")
-    with layer_watch.watch(model, "*") as watch:
-        train(model, 2)
-    assert watch.table()["calls"].eq(1).all() and hooks(model) == 0
+@pytest.mark.parametrize(
+    ("which", "message"),
+    [
+        ("decoder.fussion", "decoder.fusion"),
+        ("decoder.laterals", "decoder.laterals.*"),
+        (nn.LSTM, "no LSTM"),
+        (nn.Linear(1, 1), "not a module of the model"),
+        (7, "a name, a glob"),
+    ],
+)
+def test_unknown_modules_get_the_nearest_right_names(which: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        layer_watch.watch(Detector(width=16), which)
+    assert message in str(caught.value)

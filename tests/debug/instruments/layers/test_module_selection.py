@@ -50,11 +50,3 @@ def test_unknown_modules_get_the_nearest_right_names(which: Any, message: str) -
     with pytest.raises(ConfigError) as caught:
         layer_watch.watch(Detector(width=16), which)
     assert message in str(caught.value)
-
-
-def test_an_empty_list_is_refused_and_a_model_of_a_single_module_has_no_nearest_name() -> None:
-    with pytest.raises(ConfigError, match="No modules are selected"):
-        layer_watch.watch(Detector(width=16), [])
-    with pytest.raises(ConfigError, match="LSTM, 1 module") as error:
-        layer_watch.watch(nn.LSTM(2, 2), "lstm")
-    assert "nearest" not in str(error.value)

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from ocrlab.debug.instruments.leaks import growth_lines, leak_watch
-from ocrlab.debug.instruments.leaks.growth_slope import slope, still_grows
+from ocrlab.debug.instruments.leaks import leak_watch
 from ocrlab.debug.instruments.leaks.object_census import SEES_GRAPHS, saved_storages
 from ocrlab.debug.instruments.leaks.referrers import HolderSearch
 from ocrlab.errors import ConfigError
@@ -94,38 +93,6 @@ def test_a_loss_with_its_graph() -> None:
     leak = only(watch, "graph", "graph")
     assert leak.holder == "a local variable of test_a_loss_with_its_graph()"
     assert leak.mib_per_step > 1
-
-
-@pytest.mark.slow
-def test_a_hook_that_keeps_what_passes() -> None:
-    model, outputs = net(), []
-
-    def look(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        outputs.append(output.detach().clone())  # leaks: hook
-
-    model[2].register_forward_hook(look)
-    with leak_watch.watch(model) as watch:
-        train(model, lambda output: None)
-    assert "outputs" in only(watch, "hook", watch.leaks[0].kind if watch.leaks else "hook").holder
-
-
-class Recorder:
-    """Keeps features under names, in an attribute."""
-
-    def __init__(self) -> None:
-        self.features: dict[int, Tensor] = {}
-
-    def __call__(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        self.features[len(self.features)] = output  # leaks: attribute
-
-
-@pytest.mark.slow
-def test_an_attribute_of_an_object() -> None:
-    model, recorder = net(), Recorder()
-    model[2].register_forward_hook(recorder)
-    with leak_watch.watch(model) as watch:
-        train(model, lambda output: None)
-    assert "features" in only(watch, "attribute", "tensors").holder
 
 
 @graphs
@@ -268,20 +235,6 @@ def test_steps_are_counted_by_calls_by_optimisers_or_by_hand() -> None:
         pass
 
 
-def test_slopes_are_not_turned_by_jumps() -> None:
-    steps = list(range(40))
-    flat = [100.0 + (50 if step == 7 else 0) for step in steps]
-    assert slope(steps, flat).value == 0
-    risen = slope(steps, [3.0 * step + (500 if step == 20 else 0) for step in steps])
-    assert risen.value == pytest.approx(3)
-    assert risen.low <= 3 <= risen.high
-    assert risen.confidence > 0.99
-    assert slope(steps, [-2.0 * step for step in steps]).confidence < 0.01
-    assert slope([1], [1]).points == 1
-    assert not still_grows(steps, [min(step, 12) for step in steps])
-    assert still_grows(steps, [float(step) for step in steps])
-
-
 @graphs
 def test_a_graph_that_was_used_keeps_nothing() -> None:
     x = torch.ones(64, requires_grad=True)
@@ -289,41 +242,6 @@ def test_a_graph_that_was_used_keeps_nothing() -> None:
     assert len(set(saved_storages(out))) >= 1
     out.backward()
     assert set(saved_storages(out)) == set()
-
-
-SOURCE = """
-class Keep:
-    def __init__(self):
-        self.items, self.last, self.cache = [], {}, []
-
-    def add(self, thing):
-        self.items.append(thing)
-        self.last[thing] = 1
-        if len(self.last) > 9:
-            self.last.popitem()
-        if len(self.cache) < 9:
-            self.cache.append(thing)
-
-
-total = 0
-for value in range(3):
-    total = total + value
-"""
-
-
-def test_lines_are_read_from_the_source(tmp_path: Any) -> None:
-    path = tmp_path / "keep.py"
-    path.write_text(SOURCE)
-    file = str(path)
-
-    def first(name: str) -> growth_lines.Line:
-        return growth_lines.growth(name, [file])[0]
-
-    assert (first("items").number, first("items").bounded) == (7, "")
-    assert "line 9" in first("last").bounded or "line 10" in first("last").bounded
-    assert "line 11 checks its length" in first("cache").bounded
-    assert first("total").text == "total = total + value"
-    assert growth_lines.growth("nothing", [file, "/no/such/file.py"]) == []
 
 
 class Owner:

@@ -1,15 +1,17 @@
-"""The memory of processes, of a control group and of the machine."""
+"""The memory of processes and groups, and limits that are tried: files written, threads started."""
 
 from __future__ import annotations
 
 import os
+import resource
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from ocrlab.hardware import process_memory
+from ocrlab.hardware import process_memory, resource_limits
 
 KB = 1024
 
@@ -18,15 +20,6 @@ def write_file(root: Path, name: str, text: str) -> None:
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-
-
-def test_this_process() -> None:
-    use = process_memory.of_process(os.getpid(), "main", "python")
-    assert use is not None
-    assert use["rss"] > 4 * 2**20
-    assert use["pss"] is None or 0 < use["pss"] <= use["rss"]
-    assert use["private"] is None or use["private"] <= use["rss"]
-    assert use["peak"] is None or use["peak"] >= 0.9 * use["rss"]
 
 
 def test_a_process_that_is_gone_or_has_no_rollup(tmp_path: Path) -> None:
@@ -66,26 +59,49 @@ def test_the_page_cache_of_a_control_group(tmp_path: Path, group: str, mount: st
     assert process_memory.page_cache(root=tmp_path).value == 800
 
 
-def test_the_page_cache_of_the_machine_or_of_nothing(tmp_path: Path) -> None:
-    assert process_memory.page_cache(root=tmp_path).missing
-    write_file(tmp_path, "proc/meminfo", "MemTotal: 1000 kB\nBuffers: 10 kB\nCached: 100 kB\nShmem: 30 kB\n")
-    assert process_memory.page_cache(root=tmp_path).value == 80 * KB
+def test_a_disk_is_written_to_and_left_as_it_was(tmp_path: Path) -> None:
+    answer = resource_limits.disk(str(tmp_path / "not" / "made" / "yet"))
+    assert answer["folder"] == str(tmp_path)
+    assert answer["written"] == resource_limits.WRITTEN
+    assert answer["seconds"] > 0
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_shared_memory(tmp_path: Path) -> None:
-    assert process_memory.shared_memory(str(tmp_path)).value["total"] > 0
-    assert process_memory.shared_memory(str(tmp_path / "none")).missing
+def test_a_file_size_limit_is_an_error_not_a_death(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource_limits.MIB, hard))
+    try:
+        assert "errno 27" in resource_limits.disk(str(tmp_path))["error"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_the_machine(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal:  2000 kB\nMemFree: 10 kB\nMemAvailable:  500 kB\n")
-    assert process_memory.machine_memory(tmp_path).value == {"total": 2048000, "available": 512000, "used": 1536000}
-    assert process_memory.machine_memory(tmp_path / "nowhere").missing
+def test_shared_memory_and_what_the_dead_left_there(tmp_path: Path) -> None:
+    (tmp_path / "torch_999999999_1_0").touch()
+    (tmp_path / "torch_1_1_0").touch()  # process 1 lives
+    answer = resource_limits.shared_memory(str(tmp_path))
+    assert answer["left"] == ["torch_999999999_1_0"]
+    assert answer["written"] > 0
+    assert "error" in resource_limits.shared_memory(str(tmp_path / "absent"))
 
 
-def test_the_largest_come_first() -> None:
-    processes = process_memory.largest_processes(5)
-    assert [process["rss"] for process in processes] == sorted((process["rss"] for process in processes), reverse=True)
-    everyone = process_memory.largest_processes(100_000)
-    assert os.getpid() in {process["pid"] for process in everyone}
+def test_memory_of_a_container(tmp_path: Path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    for name, text in (
+        ("cgroup.controllers", "memory"),
+        ("memory.max", "5000"),
+        ("memory.current", "3000"),
+        ("memory.stat", "anon 1\ninactive_file 700"),
+    ):
+        (tmp_path / "sys/fs/cgroup" / name).write_text(f"{text}\n")
+    answer = resource_limits.memory(str(tmp_path))
+    assert (answer["limit"], answer["used_of_group"], answer["inactive"]) == (5000, 3000, 700)
+
+
+def test_the_network() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert "error" not in resource_limits.network("127.0.0.1", port, 5.0)
+    assert "error" in resource_limits.network("127.0.0.1", port, 5.0)
