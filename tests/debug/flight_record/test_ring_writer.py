@@ -140,19 +140,6 @@ def test_a_step_too_large_for_its_slot_keeps_its_numbers(tmp_path):
     assert read.random == big.random
 
 
-def test_small_and_large_records_lie_beside_each_other(tmp_path):
-    """A payload that fits is in its slot, a larger one after all slots; also when a slot changes its kind."""
-    writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=3)
-    steps = [
-        ring_format.Step(i, i, samples=["x" * (i * 150 % 2000)], random={"torch": b"r" * 3 * i}) for i in range(40)
-    ]
-    for i, step in enumerate(steps):
-        writer.begin(step)
-        flight = ring_reader.read_ring(tmp_path / "ring-0-0.bin")
-        assert flight.torn == 0
-        assert [(s.samples, s.random) for s in flight.steps] == [(s.samples, s.random) for s in steps[: i + 1][-3:]]
-
-
 def test_a_step_that_was_never_finished_is_torn(tmp_path):
     """Its number stands at the beginning, and the one before at the end of what a record writes."""
     writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)

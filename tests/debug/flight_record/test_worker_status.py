@@ -1,11 +1,15 @@
-"""The page of a loader worker: its sample, its batch, and the first batch that failed, which stays."""
+"""The page of a loader worker and the trail of a replayed step: their last words outlive the process."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
-from ocrlab.debug.flight_record import worker_status
+from ocrlab.debug.flight_record import replay_position, worker_status
 from ocrlab.debug.flight_record.worker_status import StatusPage, read_workers
 
 
@@ -42,8 +46,30 @@ def test_a_batch_too_large_is_left_out_and_a_broken_page_is_skipped(tmp_path):
     assert worker.order == {"left_out": True}
 
 
-def test_states_too_large_for_the_page_are_left_out(tmp_path):
-    page = StatusPage(tmp_path, 0, 0, 0, 0)
-    page.batch('{"indices": "[1]"}', {"torch": bytes(200_000)})
-    (worker,) = read_workers(tmp_path, 0, 0)
-    assert (worker.order, worker.loaded) == ({"indices": "[1]"}, {})
+def test_the_last_place_outlives_sigkill(tmp_path: Path) -> None:
+    path = tmp_path / "trail.bin"
+    code = f"""
+import os
+from ocrlab.debug.flight_record import replay_position
+writer = replay_position.Writer({str(path)!r})
+for number in range(300):
+    writer.enter({{"op": f"aten::op{{number}}", "inputs": [[2, 3]]}})
+os.kill(os.getpid(), {int(signal.SIGKILL)})
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    position = replay_position.read(path)
+    assert position is not None
+    assert (position.place, position.count) == ({"op": "aten::op299", "inputs": [[2, 3]]}, 300)
+    assert 0 < position.slowest < 60
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_no_trail_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "trail.bin"
+    assert replay_position.read(path) is None
+    for data in (b"", b"OCRLABT1", os.urandom(replay_position.SIZE), bytes(replay_position.SIZE)):
+        path.write_bytes(data)
+        assert replay_position.read(path) is None
+    replay_position.Writer(path)
+    assert replay_position.read(path) is None  # nothing was said yet

@@ -128,8 +128,3 @@ def test_a_batch_whose_file_is_gone_is_rebuilt_with_a_message(tmp_path, monkeypa
     result = replay(tmp_path, monkeypatch, lambda: train(tmp_path, dataset, batches="raw", snapshot_every=3))
     assert result["finished"] and all(step["equal"] for step in result["steps"])
     assert [text for text in result["warnings"] if "kept raw are gone" in text]
-
-
-def test_a_missing_batch_without_an_origin_is_a_clear_error(tmp_path):
-    with pytest.raises(DataError, match="snapshot_every"):
-        batch_store.read_batch(tmp_path, "0-3.pt")

@@ -134,13 +134,6 @@ def test_a_walk_may_go_on_in_another_thread(loop):
     assert not failed and written(loop)[-1] == (79, 79, 0)
 
 
-def test_epochs_of_another_kind_end_nobody(loop):
-    for _ in loop.epochs(["first", 2**80, 3]):
-        for batch in loop.batches(ones(1)):
-            step(loop, batch)
-    assert written(loop)[-1][2] == 3
-
-
 DATA = [torch.full((1, 1), float(i)) for i in range(3)]
 
 
@@ -152,11 +145,3 @@ def test_a_for_loop_continues_after_next_once(loop):
     assert [int(next(batches)) for _ in DATA] == [0, 1, 2]
     assert next(batches, None) is None
     assert next(batches, None) is None
-
-
-def test_a_generator_has_no_length_and_a_single_pass(loop):
-    batches = loop.batches(b for b in DATA)
-    with pytest.raises(TypeError):
-        len(batches)
-    assert len(list(batches)) == 3
-    assert list(batches) == []

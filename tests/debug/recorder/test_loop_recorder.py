@@ -18,8 +18,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
-from ocrlab.debug.flight_record import program_info, ring_reader, ring_writer
-from ocrlab.debug.recorder import snapshots
+from ocrlab.debug.flight_record import program_info, ring_reader
 from ocrlab.debug.recorder.loop_recorder import recording
 from ocrlab.errors import ShapeError
 from tests.debug.recorder.recorded_runs import newest, replay
@@ -236,19 +235,6 @@ def test_a_stream_that_was_at_its_end_has_no_batch_behind_it(tmp_path, monkeypat
     assert result["finished"] and [step["equal"] for step in result["steps"]] == [True] * len(result["steps"])
 
 
-def test_a_validation_that_failed_fails_again(tmp_path, monkeypatch):
-    def check():
-        raise ValueError("no page has any text")
-
-    again = lambda: train(tmp_path, Noisy(), snapshot_every=3, check=check)  # noqa: E731
-    with pytest.raises(ValueError, match="no page"):
-        again()
-    assert newest(tmp_path).now.phase == "validation"
-    result = replay(tmp_path, monkeypatch, again, validate=-1)
-    assert not result["finished"] and "no page has any text" in result["error"]["message"]
-    assert ring_reader.read_ring(tmp_path / "replay" / "ring.bin").now.phase == "validation"
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_sample_that_cannot_be_collated_is_named_by_the_replay(tmp_path, monkeypatch, workers):
     again = lambda: train(tmp_path, Holes(), workers=workers, snapshot_every=2)  # noqa: E731
@@ -313,24 +299,6 @@ def test_recording_changes_nothing(tmp_path):
     random.seed(1)
     np.random.seed(1)
     assert losses(tmp_path) == without
-
-
-def test_an_error_of_the_recorder_never_stops_the_training(tmp_path, monkeypatch, capsys):
-    (tmp_path / "flight").write_text("a file where the folder should be")
-    train(tmp_path, Noisy(), epochs=1)
-    assert "not started, training goes on" in capsys.readouterr().err
-
-    def broken(*_):
-        raise RuntimeError("no")
-
-    monkeypatch.setattr(ring_writer.Writer, "begin", broken)
-    train(tmp_path / "b", Noisy(), epochs=1)
-    assert capsys.readouterr().err.count("off for the rest of this run") == 1
-    monkeypatch.undo()
-    monkeypatch.setattr(snapshots, "write", broken)
-    train(tmp_path / "c", Noisy(), epochs=1, snapshot_every=1)
-    assert capsys.readouterr().err.count("no more snapshots") == 1
-    assert len(newest(tmp_path / "c").steps) == 6
 
 
 def test_what_is_no_model_is_refused_in_words(tmp_path):

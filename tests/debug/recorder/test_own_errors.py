@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import torch
 from torch import nn
 
@@ -59,3 +62,9 @@ def test_a_sample_that_cannot_be_noted_is_loaded(tmp_path, capsys):
     assert [looked.load_batch([1, 2]), looked.load_batch([3])] == [[1, 2], [3]]
     assert capsys.readouterr().err.count("samples are no longer noted: ValueError") == 1
     assert "Traceback" in (tmp_path / "flight" / fail_safe.NAME).read_text()
+
+
+def test_a_recorded_program_imports_nothing_of_the_replay() -> None:
+    code = "import sys, ocrlab.debug.recorder.loop_recorder\nprint([n for n in sys.modules if 'debug.replay' in n])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "[]"

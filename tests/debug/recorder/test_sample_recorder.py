@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import pickle
-import weakref
 from pathlib import Path
 
 import numpy as np
@@ -147,24 +144,6 @@ def test_a_data_set_that_changes_the_list_of_indices_ends_nobody(tmp_path):
     for _ in range(3):
         data.asked = [1, 2, 3]
         assert looked.load_batch(data.asked) == [1]
-
-
-def test_it_goes_with_its_iterator_and_can_be_sent_to_a_worker(tmp_path):
-    looked = opened(tmp_path / "a", Listed())
-    looked.load_batch([1, 2])
-    (copy,) = pickle.loads(pickle.dumps([looked]))
-    assert copy.page is None and looked.page is not None
-    copy.location = StatusLocation(tmp_path / "a", loader=1)
-    copy.load_batch([4])
-    assert {worker.sample for worker in worker_status.read_workers(tmp_path / "a", 0, 0)} == {"2.png", "4.png"}
-    gone, was_on = weakref.ref(looked), gc.isenabled()
-    gc.disable()
-    try:
-        del looked
-        assert gone() is None, "no cycle keeps a page and a data set"
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def test_the_copy_of_a_forked_process_writes_into_a_page_of_its_own(tmp_path):

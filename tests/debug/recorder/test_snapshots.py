@@ -6,13 +6,11 @@ import collections
 import resource
 import signal
 import threading
-import zipfile
 
 import numpy as np
 import pytest
 import torch
 
-from ocrlab.debug.flight_record.ring_reader import SEAL, is_whole
 from ocrlab.debug.recorder import snapshots
 from ocrlab.debug.recorder.snapshots import OLDER, SHARE, Snapshots
 from ocrlab.errors import CheckpointError
@@ -78,14 +76,6 @@ def test_copies_from_a_device_are_written_when_they_have_arrived(tmp_path, monke
     taken.take({"w": torch.ones(4)}, micro=4, number=4)
     taken.close()
     assert taken.complete == [1, 4], "at the end it is waited for"
-
-
-def test_the_cpu_needs_no_cuda_call(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: pytest.fail("asks for a device"))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("waits for a device"))
-    taken = Snapshots(tmp_path, 0, 0)
-    taken.take({"w": torch.zeros(4)}, micro=0, number=0)
-    assert taken.complete == [0]
 
 
 def test_as_often_as_their_share_of_the_time_allows(tmp_path):
@@ -163,18 +153,6 @@ def test_a_full_disk_raises_its_own_error_and_leaves_the_last_snapshot(tmp_path,
     assert [*tmp_path.iterdir()] == [path] and torch.equal(snapshots.read(path)["w"], torch.zeros(4))
 
 
-def test_a_snapshot_overwrites_the_replaced_file(tmp_path):
-    """Also over a longer one; which bytes lie where is seen by reading it back."""
-    path, spare = tmp_path / "snapshot-0-a.pt", tmp_path / ".spare"
-    inodes, sizes = [], (1000, 500, 20, 3000)
-    for size in sizes:
-        snapshots.write({"schema": 1, "w": torch.full((size,), float(size))}, path, spare)
-        inodes.append(path.stat().st_ino)
-        assert torch.equal(snapshots.read(path)["w"], torch.full((size,), float(size)))
-    assert inodes[2:] == inodes[:2] and inodes[0] != inodes[1]
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
 def test_what_a_killed_process_has_left_is_removed(tmp_path):
     (tmp_path / ".snapshot-0.77.spare").write_bytes(b"half")
     (tmp_path / ".snapshot-0.77.old").write_bytes(b"between two names")
@@ -199,30 +177,3 @@ def test_every_type_of_number_comes_back_and_a_cut_file_is_refused(tmp_path, kin
         path.write_bytes(whole[:size])
         with pytest.raises(CheckpointError, match="cannot be read as a snapshot"):
             snapshots.read(path)
-
-
-def test_a_snapshot_of_an_earlier_ocrlab_is_read(tmp_path):
-    torch.save({"schema": 1, "micro": 3, "state": {"w": torch.ones(2)}}, tmp_path / "snapshot-0-a.pt")
-    assert snapshots.read(tmp_path / "snapshot-0-a.pt")["micro"] == 3
-
-
-def test_a_slow_disk_does_not_hold_the_interpreter(tmp_path, monkeypatch):
-    """torch writes to a file that has a descriptor with the interpreter locked."""
-    files = []
-    save = torch.save
-    monkeypatch.setattr(snapshots.torch, "save", lambda c, file, **k: (files.append(file), save(c, file, **k)))
-    snapshots.write({"w": torch.zeros(4)}, tmp_path / "snapshot-0-a.pt", tmp_path / ".spare")
-    assert not hasattr(files[0], "fileno")
-
-
-@pytest.mark.parametrize("kind", ["sealed", "zip", "empty"])
-def test_a_snapshot_without_its_end_is_not_whole(tmp_path, kind):
-    path = tmp_path / "snapshot-0-a.pt"
-    assert not is_whole(path)
-    path.write_bytes(b"weights" + SEAL if kind == "sealed" else b"")
-    if kind == "zip":
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("data", "x" * 100)
-    assert is_whole(path) == (kind != "empty")
-    path.write_bytes(path.read_bytes()[:-1])
-    assert not is_whole(path)

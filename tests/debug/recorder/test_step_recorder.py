@@ -11,16 +11,10 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
-from ocrlab.debug.flight_record.ring_format import Step
-from ocrlab.debug.flight_record.ring_reader import parse_name
-from ocrlab.debug.recorder import loader_recorder, rng_state, sample_recorder, saved_rng_states
+from ocrlab.debug.recorder import sample_recorder
 from ocrlab.debug.recorder.loop_recorder import recording
 from ocrlab.debug.recorder.step_recorder import StepRecorder
-from ocrlab.debug.recorder.training_state import TrainingState
-from ocrlab.debug.replay.child import batch_feed
-from ocrlab.errors import CheckpointError, DataError
 from tests.debug.recorder.recorded_runs import newest
 
 
@@ -104,18 +98,6 @@ def test_that_a_worker_ended_is_the_programs_to_know_wherever_it_comes_up(tmp_pa
                     rec.loss(net(batch).sum())
             rec.step_recorder.failed(RuntimeError(ENDED))
             assert where in ("begin", "monitor") or not wanted or newest(tmp_path).now.phase == "data"
-
-
-def test_a_batch_with_an_origin_after_a_batch_without_is_written_completely(tmp_path):
-    recorder = StepRecorder(tmp_path, "loop")
-    begin(recorder, 0)
-    origin = sample_recorder.BatchOrigin({"kind": "map", "indices": "[3]"}, samples=["3"])
-    origin.position = 4
-    recorder.begin(1, 1, 0, origin, None)
-    flight = newest(recorder.folder)
-    assert flight.torn == 0 and flight.steps[0].memory == flight.steps[1].memory != {}
-    assert flight.steps[1].order == {"kind": "map", "indices": "[3]", "walk": 0, "position": 4}
-    recorder.finish()
 
 
 def test_what_belongs_to_a_step_is_in_the_record_of_its_first_micro_batch(tmp_path):
@@ -239,38 +221,6 @@ def test_after_a_sticky_error_no_function_of_cuda_is_called(tmp_path, monkeypatc
     assert [record.micro for record in newest(recorder.folder).steps] == [0, 1], "the record goes on"
 
 
-def test_a_walk_is_counted_and_another_walks_states_are_refused(tmp_path):
-    counted = loader_recorder.CountingLoader([1, 2], lambda walk: saved_rng_states.save_states(tmp_path, 0, 0, walk))
-    assert [(batch, counted.take_origin().position) for batch in counted] == [(1, 0), (2, 1)]
-    assert len(counted) == 2
-    assert set(saved_rng_states.load_states(tmp_path, 0, 0, 0)) == {"python", "numpy", "torch"}
-    with pytest.raises(DataError, match="another walk"):
-        saved_rng_states.load_states(tmp_path, 0, 0, saved_rng_states.STORED_PASSES)
-
-
-def test_parts_that_changed_are_refused_in_words():
-    net = nn.Linear(2, 2)
-    state = TrainingState(net, torch.optim.SGD(net.parameters(), 0.1), None, None, None).state(0)
-    with pytest.raises(CheckpointError, match="differ from those in the recording"):
-        TrainingState(net, None, None, None, None).load(state)
-
-
-def test_a_record_without_indices_says_what_to_do():
-    with pytest.raises(DataError, match="batches=raw"):
-        batch_feed.indices(Step(0, 0))
-
-
-def test_a_loader_of_another_make_is_left_alone(tmp_path):
-    class Own(DataLoader):
-        def _get_iterator(self):
-            return iter(())
-
-    assert not loader_recorder.can_record(Own([1]))
-    assert loader_recorder.can_record(DataLoader([1]))
-    with pytest.raises(DataError, match="not the file of a ring"):
-        parse_name(tmp_path / "ring.bin")
-
-
 def test_a_sharded_model_is_recorded_without_snapshots(tmp_path, capsys):
     class FullyShardedDataParallel(nn.Linear):
         def state_dict(self, *_args, **_kwargs):
@@ -282,11 +232,6 @@ def test_a_sharded_model_is_recorded_without_snapshots(tmp_path, capsys):
             rec.loss(model(batch).sum())
     assert "no snapshots with FullyShardedDataParallel" in capsys.readouterr().err
     assert losses(rec.step_recorder) != [] and not list(rec.step_recorder.folder.glob("snapshot-*"))
-
-
-def test_states_without_cuda_do_not_wake_its_driver(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("a process that forks later is spoilt"))
-    rng_state.restore(rng_state.take())
 
 
 def test_a_fork_silences_every_tape_and_a_new_tape_registers_nothing(tmp_path, monkeypatch):

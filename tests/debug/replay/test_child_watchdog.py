@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,33 +34,6 @@ def test_a_step_whose_trail_moves_for_ever_is_ended(tmp_path: Path) -> None:
     finally:
         child.kill()
         child.wait()
-
-
-def test_a_forked_worker_that_waits_is_in_no_line_of_the_program() -> None:
-    def stack(*functions: str) -> stack_dumps.Stack:
-        frames = [
-            stack_dumps.Frame(name, "/lib/python3.11/queue.py" if name == "get" else "train.py", 3)
-            for name in functions
-        ]
-        frames = [
-            replace(f, file="/lib/python3.11/site-packages/torch/w.py") if "loop" in f.function else f for f in frames
-        ]
-        return stack_dumps.Stack(stack_dumps.Process(5), [stack_dumps.Thread(5, frames=frames)], "py-spy")
-
-    assert guards._own_frames(stack("get", "_worker_loop", "<module>")) == []
-    assert guards._own_frames(stack("decode", "_worker_loop", "<module>")) == ["train.py:3 decode"]
-
-
-def test_a_loop_is_in_the_function_that_is_in_all_stacks() -> None:
-    def taken(*frames: tuple[str, int]) -> list[stack_dumps.Stack]:
-        own = [stack_dumps.Frame(function, "train.py", line) for function, line in frames]
-        return [stack_dumps.Stack(stack_dumps.Process(5), [stack_dumps.Thread(5, frames=own)], "py-spy")]
-
-    begun = [("step", 20), ("<module>", 3)]
-    several = [taken(("closure", 8), *begun), taken(("step", 24), *begun[1:]), taken(("closure", 9), ("step", 22))]
-    assert guards._loop(several[:2]) == "train.py:24 step"
-    assert guards._loop(several[:1]) == "train.py:8 closure"
-    assert guards._loop(several) == "" == guards._loop([[]])
 
 
 @pytest.mark.parametrize("lines", [{7: "data.py:3 decode"}, {}])
@@ -128,15 +100,6 @@ def test_a_program_that_waits_though_its_replayed_process_has_ended_is_ended(
     finally:
         child.kill()
         child.wait()
-
-
-def test_a_process_that_goes_on_is_not_taken_for_an_ended_process(tmp_path: Path) -> None:
-    writer = ring_writer.Writer(tmp_path / "ring.bin", slots=4)
-    guard = guards.ChildWatchdog(tmp_path, patience=30.0, endless=30.0)
-    assert not guard._is_gone(1.0) and not guard._is_gone(2.0) and guard.process is not None
-    guard.process = replace(guard.process, started=1)
-    assert guard._is_gone(3.0) and guard._is_gone(4.0) and guard.gone == 3.0, "its number is another one's now"
-    writer.close()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ import torch
 
 from ocrlab.debug.flight_record import program_info, ring_reader, ring_writer
 from ocrlab.debug.flight_record.ring_format import Step
-from ocrlab.debug.flight_record.worker_status import StatusPage, WorkerStatus
 from ocrlab.debug.recorder import snapshots
 from ocrlab.debug.replay import recorded_step, replay_summary
 from ocrlab.debug.replay import replay_job as replaying
@@ -304,21 +303,6 @@ def test_ocrlab_train_is_started_by_its_job_and_a_script_as_it_was(tmp_path: Pat
     assert carried[program_info.REPLAY] == str(tmp_path / "job")
 
 
-def test_a_program_that_has_changed_since_is_a_warning(tmp_path: Path) -> None:
-    (tmp_path / "x.py").write_text("new")
-    run = make_run(tmp_path / "run", cwd=str(tmp_path), time=time.time() - 1000)
-    assert recorded_step.find(run).warnings == ["x.py has changed since the run began"]
-    moved = make_run(tmp_path / "moved", cwd=str(tmp_path / "gone"), time=time.time() - 1000)
-    record = " ".join(recorded_step.find(moved).warnings)
-    assert "the folder that it was started in is gone" in record and "x.py is gone" in record
-
-
-def test_a_script_that_is_gone_is_reported_before_it_is_started(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", cwd=str(tmp_path), executable=sys.executable)
-    with pytest.raises(RunError, match="x.py"):
-        recorded_step.command(recorded_step.find(run), Path("job"))
-
-
 @pytest.mark.parametrize("older", [True, False], ids=["torch's older form", "zip"])
 def test_a_torn_snapshot_is_passed_over_and_a_damaged_ring_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: bool
@@ -338,11 +322,6 @@ def test_a_torn_snapshot_is_passed_over_and_a_damaged_ring_is_reported(
     ring_reader.find_rings(run)[0].write_bytes(b"no ring")
     with pytest.raises(DataError, match="is not a ring"):
         recorded_step.find(run)
-
-
-def test_a_time_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--timeout"):
-        replay(tmp_path, timeout=0)
 
 
 SCRIPT = """
@@ -366,27 +345,6 @@ def test_a_script_that_calls_fit_is_replayed_with_what_its_run_has_settled(tmp_p
     answer = replay(run, 3)
     losses = [(step["loss"], step["recorded"]) for step in answer.record["cells"][0]["steps"]]
     assert len(losses) == 4 and all(again == recorded for again, recorded in losses)
-
-
-def test_what_a_run_was_doing_when_it_ended_is_read_off_its_record(tmp_path: Path) -> None:
-    behind = recorded_step.find(make_run(tmp_path / "behind"))
-    assert behind.step is not None and not behind.began_earlier
-    behind.step = None  # as of a run that ended after its loop
-    assert behind.began_earlier and not behind.is_loading and not behind.is_waiting
-    behind.flight.workers = [WorkerStatus(7, 0, "3.png", 0.0, order={"indices": "[3]"})]
-    assert behind.is_waiting and behind.is_loading and not behind.began_earlier
-    behind.flight.steps[-1].order["indices"] = "[3]"
-    assert not behind.is_waiting, "that batch has come"
-
-
-def test_a_run_without_a_step_can_be_replayed_where_a_batch_was_on_its_way(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", steps=0)
-    page = StatusPage(run / "flight", 0, 0, 0, 0)
-    page.batch('{"kind": "map", "indices": "[4, 5]"}', {})
-    answer = recorded_step.find(run)
-    assert (answer.number, answer.step, answer.snapshot, answer.is_loading) == (0, None, None, True)
-    with pytest.raises(RunError, match="ended before its first step"):
-        recorded_step.find(run, 3)
 
 
 def test_a_value_that_a_validation_had_stored_is_looked_for_from_its_first_batch_on() -> None:

@@ -50,12 +50,28 @@ def test_the_sentence_of_an_overflow_that_goes_away_in_fp32() -> None:
     assert [row[0] for row in replay_summary.rows(outcomes)] == ["run", "traced", "fp32"]
 
 
-def test_the_sentence_of_a_target_names_sample_and_pixel() -> None:
-    fault = {"kind": "target", "step": 3, "phase": "loss", "op": "aten::nll_loss2d_forward", "line": "train.py:9 loss"}
-    fault |= {"tensor": "target batch[1]", "value": "9", "pixel": [3, 7], "allowed": "0 to 4", "names": ["b.png"]}
-    sentence = replay_summary.sentence(subject(), [outcome(fault)])
-    assert "loss, `train.py:9 loss`, op `aten::nll_loss2d_forward`" in sentence
-    assert "target batch[1] is 9 at pixel (3, 7), allowed 0 to 4; sample `b.png`." in sentence
+TARGET = {"kind": "target", "step": 3, "phase": "loss", "op": "aten::nll_loss2d_forward", "line": "train.py:9 loss"}
+TARGET |= {"tensor": "target batch[1]", "value": "9", "pixel": [3, 7], "allowed": "0 to 4", "names": ["b.png"]}
+SHAPE = {"kind": "exception", "exception": "RuntimeError: shape mismatch", "given": ["(2, 3) fp32 from stem"]}
+COMPILED = {"kind": "nonfinite", "phase": "forward", "path": "_orig_mod.front", "module": "LogMel", "tensor": "output"}
+NO_BATCH = {"kind": "data", "step": 3, "phase": "data", "exception": "ValueError: empty", "batch": "batch of 4, 9"}
+CHANGED = {"kind": "exception", "phase": "backward", "changed": f"`add_` at {Path.cwd()}/gate.py:10 forward"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (TARGET, "loss, `train.py:9 loss`, op `aten::nll_loss2d_forward`"),
+        (TARGET, "target batch[1] is 9 at pixel (3, 7), allowed 0 to 4; sample `b.png`."),
+        ({**CONV, "kind": "hang", "surfaced": "train.py:7 wait"}, "it never returned, in `train.py:7 wait`"),
+        ({**CONV, **SHAPE}, "RuntimeError: shape mismatch; got (2, 3) fp32 from stem"),
+        (COMPILED, "forward, `front` (LogMel); NaN in output"),
+        (NO_BATCH, "first fault at step 3, data; ValueError: empty; batch of 4, 9."),
+        (CHANGED, "; changed in place by `add_` at gate.py:10 forward"),
+    ],
+)
+def test_a_fault_is_reported_with_its_place_and_values(fault: dict[str, Any], words: str) -> None:
+    assert words in replay_summary.sentence(subject(), [outcome(fault)])
 
 
 def test_a_sample_that_crashes_by_itself_is_named_and_the_rest_goes_well() -> None:
@@ -82,14 +98,6 @@ def test_a_sample_that_crashes_by_itself_is_named_and_the_rest_goes_well() -> No
     assert "no sample of the batch does it alone" in replay_summary.sentence(subject(), [crash, none])
 
 
-def test_parts_that_fail_in_another_way_name_no_sample() -> None:
-    tried = [{"samples": part, "names": [], "same": part == [0], "well": False} for part in ([0], [1], [2], [1, 2])]
-    names, how = replay_summary.culprits(TrialResult(variants.per_sample(6), per_sample=tried, count=3))
-    assert names is None and "cannot be tried one by one" in how
-    tried[1]["well"] = True  # the rest may have a fault of its own
-    assert replay_summary.failing_samples(TrialResult(variants.per_sample(6), per_sample=tried, count=3)) == ([0], "")
-
-
 def test_a_sample_that_needs_company_is_identified_by_leaving_it_out() -> None:
     singles = [{"samples": [i], "names": [f"{i}.png"], "same": False, "well": True} for i in range(3)]
     pairs = [
@@ -107,18 +115,6 @@ def test_the_only_sample_of_a_batch_is_named(kind: str) -> None:
     assert (fault["samples"], fault["names"]) == ([0], ["only.png"])
 
 
-def test_a_weight_is_that_of_no_sample() -> None:
-    fault: dict[str, Any] = {"kind": "nonfinite", "tensor": "weight head.weight", "samples": None}
-    replay_summary.name_samples(fault, TrialResult(variants.TRACED, fault, count=1, names=["only.png"]))
-    assert fault["samples"] is None and "names" not in fault
-
-
-def test_a_compiled_model_is_why_a_loss_differs() -> None:
-    outcomes = [outcome(None, steps=[step(212, 1.0, False)], compiled=True)]
-    assert "the model is compiled" in replay_summary.sentence(subject("success"), outcomes)
-    assert "packages" not in replay_summary.sentence(subject("success"), outcomes)
-
-
 def test_a_fault_of_an_earlier_step_comes_first() -> None:
     late = {**CONV, "kind": "nonfinite", "tensor": "weight a.weight", "value": "NaN", "before": True}
     early = {
@@ -133,19 +129,6 @@ def test_a_fault_of_an_earlier_step_comes_first() -> None:
         subject(), [outcome(late), outcome(early, variants.earlier(212, 1.0)), outcome(None, variants.FP32)]
     )
     assert sentence.startswith("first fault at step 211, backward") and sentence.endswith("; does not happen in fp32.")
-
-
-def test_a_hang_and_an_exception_have_a_place() -> None:
-    hang = {**CONV, "kind": "hang", "surfaced": "train.py:7 wait"}
-    assert "it never returned, in `train.py:7 wait`" in replay_summary.sentence(subject(), [outcome(hang)])
-    raised = {
-        **CONV,
-        "kind": "exception",
-        "exception": "RuntimeError: shape mismatch",
-        "given": ["(2, 3) fp32 from stem"],
-    }
-    sentence = replay_summary.sentence(subject(), [outcome(raised)])
-    assert "RuntimeError: shape mismatch; got (2, 3) fp32 from stem" in sentence
 
 
 @pytest.mark.parametrize(
@@ -167,44 +150,6 @@ def test_a_hang_and_an_exception_have_a_place() -> None:
 )
 def test_a_step_that_goes_well_is_compared_with_the_record(ended: str, steps: Any, wanted: str) -> None:
     assert wanted in replay_summary.sentence(subject(ended), [outcome(None, steps=steps)])
-
-
-def test_a_loss_that_is_different_each_time_is_reported_with_its_samples() -> None:
-    again = [[{**step(211, loss, False), "samples": ["a.bin", "b.bin"]}] for loss in (1.0, 1.5)]
-    outcomes = [outcome(None, steps=again[0]), outcome(None, variants.AS_IT_WAS, steps=again[1])]
-    wanted = "each time it is another one: the data of that step (samples a.bin, b.bin) or an operator is not"
-    assert wanted in replay_summary.sentence(subject("failure"), outcomes)
-    begun = outcome(None, variants.begun(variants.TRACED), steps=again[1])  # may go another way by what it keeps
-    assert wanted not in replay_summary.sentence(subject("failure"), [outcomes[0], begun])
-
-
-def test_a_step_that_may_never_have_been_is_not_reported_to_have_run() -> None:
-    run = subject("unknown")
-    run.step, run.number = None, 213
-    sentence = replay_summary.sentence(run, [outcome(None, steps=[step(212, 0.5)])])
-    assert sentence.startswith("could not be reproduced: the steps up to 212 ran 1 time,") and "213" not in sentence
-    sentence = replay_summary.sentence(run, [outcome(None)])
-    assert sentence.startswith(
-        "could not be reproduced: what comes before the first step ran 1 time, no fault; nothing"
-    )
-
-
-def test_what_stays_in_a_cell_that_was_none_is_not_reported() -> None:
-    fault = {"kind": "nonfinite", "step": 3, "inputs": ["(2, 3) fp16"], "tensor": "output aten::sum", "value": "+Inf"}
-    sentence = replay_summary.sentence(subject(), [outcome(fault), outcome(fault, variants.FP32)])
-    assert "still happens" not in sentence and "fp32" not in sentence
-
-
-def test_a_batch_that_could_not_be_put_together_is_reported_whole() -> None:
-    fault = {"kind": "data", "step": 3, "phase": "data", "exception": "ValueError: empty", "batch": "batch of 4, 9"}
-    sentence = replay_summary.sentence(subject(), [outcome(fault)])
-    assert sentence == "first fault at step 3, data; ValueError: empty; batch of 4, 9."
-
-
-def test_what_another_operator_has_written_over_is_reported() -> None:
-    changed = f"`add_` at {Path.cwd()}/gate.py:10 forward"
-    fault = {"kind": "exception", "phase": "backward", "exception": "RuntimeError: modified", "changed": changed}
-    assert "; changed in place by `add_` at gate.py:10 forward" in replay_summary.sentence(subject(), [outcome(fault)])
 
 
 def test_a_replay_that_failed_itself_says_so_and_nan_is_no_json() -> None:
@@ -263,27 +208,6 @@ def test_a_batch_that_is_smaller_than_those_before_is_reported() -> None:
     )
 
 
-def test_the_steps_before_are_no_contrast_and_advice_is_left_out() -> None:
-    fault = {"kind": "exception", "step": 9, "phase": variants.AFTER_LOOP, "line": "x.py:3 f"}
-    fault |= {"exception": "RuntimeError: it was modified. Hint: enable anomaly detection"}
-    sentence = replay_summary.sentence(subject(), [outcome(fault), outcome(dict(fault), variants.earlier(9, 1.0))])
-    assert sentence == "first fault at step 9, after the last batch, `x.py:3 f`; RuntimeError: it was modified."
-
-
-def test_several_samples_go_away_together_and_a_position_needs_no_quotes() -> None:
-    assert replay_summary._named(["sample 41 of worker 1's stream"]) == "sample 41 of worker 1's stream"
-    tried = [{"samples": [i], "names": [n], "same": i < 2, "well": i == 2, "signal": None} for i, n in enumerate("abc")]
-    tried.append({"samples": [2], "names": ["c"], "same": False, "well": True})
-    alone = TrialResult(variants.per_sample(6.0), per_sample=tried, count=3)
-    sentence = replay_summary._samples({"kind": "crash"}, [alone])
-    assert sentence == ["samples `a`, `b`, does not happen without them"]
-
-
-def test_what_torch_compile_puts_before_a_path_is_left_out() -> None:
-    fault = {"kind": "nonfinite", "phase": "forward", "path": "_orig_mod.front", "module": "LogMel", "tensor": "output"}
-    assert "forward, `front` (LogMel); NaN in output" in replay_summary.sentence(subject(), [outcome(fault)])
-
-
 def test_batches_that_are_fetched_ahead_leave_step_and_sample_open() -> None:
     fault = {**CONV, "kind": "exception", "exception": "IndexError: Target 9", "names": ["a.png"], "ahead": True}
     sentence = replay_summary.sentence(subject(), [outcome(fault)])
@@ -302,17 +226,6 @@ def test_what_each_sample_does_may_come_from_elsewhere(from_batch: bool, wanted:
     assert replay_summary.ELSEWHERE in replay_summary.sentence(subject(), [outcome(fault), alone])
 
 
-def test_a_step_that_the_run_has_left_behind_had_no_fault_to_reproduce() -> None:
-    of = subject()
-    of.flight.steps.append(Step(213, 213))
-    outcomes = [outcome(None, steps=[step(212, 0.5)])] * 2
-    assert replay_summary.sentence(of, outcomes).startswith(
-        "step 212 was run again 2 times: no fault, loss equal bit for bit"
-    )
-    of.flight.steps[0].loss = math.nan
-    assert replay_summary.sentence(of, outcomes).startswith("could not be reproduced")
-
-
 def test_what_comes_not_again_is_reported_with_the_error_that_the_run_ended_with(tmp_path: Path) -> None:
     of = subject()
     of.run = tmp_path
@@ -324,15 +237,6 @@ def test_what_comes_not_again_is_reported_with_the_error_that_the_run_ended_with
     )
     (tmp_path / ".FAILURE").write_text("no JSON")
     assert "ended with" not in replay_summary.sentence(of, [outcome(None, steps=[step(212, 0.5)])])
-
-
-def test_how_far_a_replay_agrees_with_the_record_is_reported() -> None:
-    fault = {**CONV, "kind": "exception", "exception": "ValueError: x"}
-    steps = [step(210, 1.0), step(211, 2.0), step(212, 3.0, None)]
-    agreement = "up to there all 2 losses equal the recording, bit for bit"
-    assert replay_summary.agreement([outcome(fault, steps=steps)]) == agreement
-    assert replay_summary.agreement([outcome(fault, steps=[*steps, step(213, 1.0, False)])]) == ""
-    assert replay_summary.agreement([outcome(fault)]) == replay_summary.agreement([outcome(None, steps=steps)]) == ""
 
 
 ILLEGAL = {
@@ -413,12 +317,6 @@ def test_a_fault_without_a_place_has_that_of_the_cell_that_shows_one() -> None:
     assert outcomes[0].fault == LIBRARY, "a trial is reported as it was"
 
 
-def test_another_fault_gives_no_place() -> None:
-    for other in ({**KERNEL, "step": 211}, {**KERNEL, "exception": "ValueError: 3"}):
-        outcomes = [outcome(dict(LIBRARY), variants.BLOCKING), outcome(other, variants.CUDNN)]
-        assert "path" not in (replay_summary.placed_fault(outcomes) or {})
-
-
 def test_the_line_of_a_launch_is_that_of_the_fault() -> None:
     crash = {"kind": "crash", "step": 212, "status": 86, "report": [{**REPORT, "line": "kernels.py:75 launch"}]}
     outcomes = [outcome(dict(KERNEL), variants.BLOCKING), outcome(crash, variants.MEMCHECK)]
@@ -430,14 +328,3 @@ def test_the_line_of_a_launch_is_that_of_the_fault() -> None:
     assert (fault["line"], fault["op"]) == ("kernels.py:75 launch", "scan(float *)")
     outcomes[0] = outcome({**CONV, "kind": "exception", "exception": "ValueError: 3"}, variants.BLOCKING)
     assert replay_summary.placed_fault(outcomes) == outcomes[0].fault, "a report explains only an error of CUDA"
-
-
-def test_a_bad_value_stays_in_a_cell_that_only_sees_what_it_surfaced_as() -> None:
-    nan = {**CONV, "kind": "nonfinite", "tensor": "output", "exception": "FloatingPointError: loss is nan"}
-    surfaced = {"step": 212, "kind": "exception", "phase": "optimiser", "exception": "FloatingPointError: loss is inf"}
-    outcomes = [outcome(nan, variants.BLOCKING), outcome(surfaced, variants.SYNC)]
-    assert replay_summary._apart(outcomes) == ["still happens with a synchronise after each module"]
-    outcomes[1] = outcome({**surfaced, "exception": "KeyError: 3"}, variants.SYNC)
-    assert replay_summary._apart(outcomes) == ["fails in another way with a synchronise after each module: KeyError: 3"]
-    outcomes = [outcome({**nan, "exception": None}, variants.BLOCKING), outcome(None, variants.SYNC)]
-    assert replay_summary._apart(outcomes) == [], "nothing there looks at values"

@@ -10,25 +10,9 @@ from typing import Any
 import pytest
 
 from ocrlab.debug.flight_record import ring_format, ring_writer
-from ocrlab.debug.flight_record.worker_status import WorkerStatus
 from ocrlab.debug.replay import replay_summary, trial, variants
 from ocrlab.debug.watch.supervisor import Ended
 from ocrlab.run_folder import atomic_files, launcher
-
-WORKERS = [WorkerStatus(41, 0, "a.png", 0.0), WorkerStatus(42, 1, "sample 5 of this worker's stream", 0.0)]
-
-
-@pytest.mark.parametrize(
-    ("exited", "wanted"),
-    [([41], ["a.png"]), ([41, 42], ["a.png", "sample 5 of worker 1's stream"]), ([43], []), ([], [])],
-)
-def test_a_worker_that_ended_is_identified_by_its_process(exited: list[int], wanted: list[str]) -> None:
-    assert trial._refused(WORKERS, exited) == wanted
-
-
-def test_a_sample_that_was_refused_comes_before_what_others_were_on() -> None:
-    failed = WorkerStatus(43, 2, "c.png", 0.0, failed="b.png")
-    assert trial._refused([*WORKERS, failed], [41]) == ["b.png"]
 
 
 def test_a_broken_pipe_is_reported_as_the_end_of_the_worker_behind_it() -> None:
@@ -84,13 +68,6 @@ def test_a_loop_is_in_the_module_that_calls_the_visible_modules() -> None:
     assert trial._around([{**places[0], "path": "head"}, places[0]]) == {"step": 1, "phase": "forward"}
 
 
-def test_a_loop_over_forward_and_backward_is_in_neither() -> None:
-    places = [{"step": 1, "phase": phase} for phase in ("forward", "backward", "forward")]
-    place = trial._around(places)
-    assert place == {"step": 1, "phases": ["forward", "backward"]}
-    assert replay_summary._place({**place, "kind": "hang"}) == "a loop over forward and backward"
-
-
 def test_a_step_is_called_hung_only_if_it_lasts_longer_than_a_step_may(tmp_path: Path) -> None:
     assert not trial.is_still(tmp_path, 0.0), "it has begun none"
     writer = ring_writer.Writer(tmp_path / "ring.bin", slots=4)
@@ -99,13 +76,6 @@ def test_a_step_is_called_hung_only_if_it_lasts_longer_than_a_step_may(tmp_path:
     time.sleep(0.2)
     assert trial.is_still(tmp_path, 0.1)
     writer.close()
-
-
-def test_the_words_of_the_watcher_are_not_the_last_line_of_a_child(tmp_path: Path) -> None:
-    (tmp_path / "output.txt").write_text("ocrlab watch: it died\n  verdict runs/verdict.md\n")
-    assert trial._last_line(tmp_path) == ""
-    (tmp_path / "output.txt").write_text("loading\nno such file\nocrlab watch: it died\n  next  ocrlab doctor\n")
-    assert trial._last_line(tmp_path) == "no such file"
 
 
 @pytest.mark.parametrize(

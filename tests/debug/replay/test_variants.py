@@ -1,4 +1,4 @@
-"""Which cells of the matrix follow from what the first one has shown."""
+"""Which cells of the matrix follow from what the first one has shown, and whether the faults of two cells are one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 
 from ocrlab.debug.flight_record.ring_format import Step
+from ocrlab.debug.replay import fault_match, replay_summary, variants
 from ocrlab.debug.replay import replay_job as replaying
-from ocrlab.debug.replay import replay_summary, variants
 from ocrlab.debug.replay.trial import TrialResult
 
 ILLEGAL: dict[str, Any] = {"kind": "exception", "phase": "forward", "path": "body", "step": 3, "micro": 3}
 ILLEGAL |= {"exception": "RuntimeError: CUDA error: an illegal memory access was encountered"}
 CONV = {**ILLEGAL, "op": "aten::convolution"}
+
+
+STORED = {"kind": "nonfinite", "tensor": "input", "phase": "validation", "micro": 4, "samples": None}
 
 
 def names(fault: dict[str, Any], on_gpu: bool = False) -> list[str]:
@@ -31,17 +34,6 @@ def test_a_cpu_begins_with_the_traced_cell_and_a_gpu_with_launches_that_wait() -
 def test_what_was_wrong_before_anything_was_computed_needs_no_other_cell() -> None:
     assert names({"kind": "target"}) == names({"kind": "nonfinite", "before": True, "inputs": ["(2,) bf16"]}) == []
     assert names({"kind": "data"}, on_gpu=True) == []
-
-
-def test_half_precision_asks_for_fp32() -> None:
-    assert names({"kind": "nonfinite", "inputs": ["(4, 8) bf16"]}) == ["fp32"]
-    assert names({"kind": "nonfinite", "inputs": ["(4, 8) fp32"]}) == []
-
-
-def test_a_program_that_casts_by_itself_is_in_half_precision_with_fp32_too() -> None:
-    half = {"kind": "nonfinite", "inputs": ["(2, 3) fp16"]}
-    assert not variants.says(variants.FP32, half) and variants.says(variants.ANOMALY, half)
-    assert variants.says(variants.FP32, {"inputs": ["(2, 3) fp32"]}) and variants.says(variants.FP32, None)
 
 
 def test_nan_of_a_backward_pass_asks_for_anomaly_mode() -> None:
@@ -73,29 +65,15 @@ def test_a_step_that_began_in_a_dead_context_asks_for_the_steps_before_it() -> N
     assert replay_summary.placed_fault(results) == index
 
 
-def test_samples_alone_know_what_the_fault_of_all_is() -> None:
-    options = variants.per_sample(6, {"kind": "hang", "path": "head", "micro": 3, "line": "x.py:1"}).options
-    assert (options["like"], options["micro"]) == ({"kind": "hang", "path": "head"}, 3)
-
-
-def test_a_crash_in_a_library_operator_asks_for_less_of_the_library() -> None:
-    assert names({"kind": "crash", "op": "aten::convolution"}) == ["mkldnn off", "one thread"]
-    assert names({"kind": "crash", "after": "aten::convolution"}) == []
-
-
-def test_a_gpu_has_the_whole_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_has_the_whole_matrix(tools: None, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = {"kind": "exception", "op": "aten::index", "inputs": ["(4, 8) fp16 cuda:0"]}
-    monkeypatch.setattr(variants.shutil, "which", lambda name: f"/usr/bin/{name}")
     wanted = ["on the CPU", "fp32", "cuDNN off", "synchronised", "no caching allocator", "stream sanitizer"]
     assert names(fault, on_gpu=True) == [*wanted, "compute-sanitizer"]
     monkeypatch.setattr(variants.shutil, "which", lambda name: None)
     assert names(fault, on_gpu=True) == wanted
 
 
-def test_a_kernel_that_dies_asks_for_less_of_its_library_or_for_a_look_at_its_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(variants.shutil, "which", lambda name: f"/usr/bin/{name}")
+def test_a_kernel_that_dies_asks_for_less_of_its_library_or_for_a_look_at_its_memory(tools: None) -> None:
     assert names({**ILLEGAL, "op": "aten::convolution"}, on_gpu=True)[:2] == ["on the CPU", "cuDNN off"]
     own = ["on the CPU", "compute-sanitizer", "no caching allocator"]
     assert names({**ILLEGAL, "op": "mine::scan"}, on_gpu=True)[:3] == names(ILLEGAL, on_gpu=True)[:3] == own
@@ -130,10 +108,6 @@ def test_weights_that_were_bad_before_ask_for_the_steps_before() -> None:
     assert not variants.spoilt({"kind": "nonfinite", "before": True, "tensor": "input batch[0]"})
     assert variants.spoilt({"kind": "exception", "phase": variants.BEFORE_STEP})
     assert not variants.earlier(3, 1.0).environment and variants.earlier(3, 1.0, on_gpu=True).environment
-    assert variants.earlier(3, 1.0).options["trace_from"] == 0
-    assert variants.earlier(212, 1.0).options["trace_from"] == 204
-    assert variants.earlier(212, 0.01).options["trace_from"] == 79  # quick steps cost little
-    assert variants.earlier(900, 0.0).options["trace_from"] == 700
 
 
 @pytest.mark.parametrize(
@@ -148,6 +122,13 @@ def test_weights_that_were_bad_before_ask_for_the_steps_before() -> None:
         ({"kind": "data", "samples": None}, 4, False),
         ({"kind": "exception", "phase": "validation", "samples": None}, 4, False),
         ({"kind": "exception", "phase": "validation", "micro": 5, "samples": None}, 4, True),
+        ({"kind": "exception", "phase": variants.AFTER_LOOP}, 8, False),
+        ({"kind": "hang", "phase": "data"}, 8, False),
+        ({"kind": "target", "samples": [1], "phase": "loss"}, 8, False),
+        ({"kind": "target", "samples": [1], "phase": "loss", "guessed": True}, 8, True),
+        ({"kind": "nonfinite", "samples": None, "everyone": 1e17}, 8, False),
+        (STORED, 8, False),
+        ({**STORED, "tensor": "output aten::div"}, 8, True),
     ],
 )
 def test_samples_are_tried_alone_where_the_fault_does_not_show_whose_it_is(
@@ -155,26 +136,6 @@ def test_samples_are_tried_alone_where_the_fault_does_not_show_whose_it_is(
 ) -> None:
     assert variants.wants_alone(fault, count, on_gpu=False) is wanted
     assert not variants.wants_alone(fault, count, on_gpu=True)
-
-
-def test_what_failed_behind_the_loop_asks_for_the_steps_before_and_for_no_sample() -> None:
-    behind = {"kind": "exception", "phase": variants.AFTER_LOOP}
-    assert variants.spoilt(behind) and not variants.wants_alone(behind, 8, on_gpu=False)
-    assert not variants.wants_alone({"kind": "hang", "phase": "data"}, 8, on_gpu=False)
-
-
-def test_samples_that_were_guessed_are_tried_alone_and_what_all_have_is_not() -> None:
-    target = {"kind": "target", "samples": [1], "phase": "loss"}
-    assert not variants.wants_alone(target, 8, on_gpu=False)
-    assert variants.wants_alone({**target, "guessed": True}, 8, on_gpu=False)
-    assert not variants.wants_alone({"kind": "nonfinite", "samples": None, "everyone": 1e17}, 8, on_gpu=False)
-
-
-def test_a_value_that_the_program_had_stored_is_no_samples_of_this_batch() -> None:
-    carried = {"kind": "nonfinite", "tensor": "input", "phase": "validation", "micro": 4, "samples": None}
-    assert variants.is_carried_over(carried) and not variants.wants_alone(carried, 8, on_gpu=False)
-    assert not variants.is_carried_over({**carried, "tensor": "input batch[0]"})
-    assert variants.wants_alone({**carried, "tensor": "output aten::div"}, 8, on_gpu=False)
 
 
 def test_a_program_that_fails_where_the_run_had_passed_has_another_fault() -> None:
@@ -228,11 +189,6 @@ def test_all_cells_are_asked_about_a_kernel_that_dies_in_each_of_them(tools: Non
     assert stays.startswith("still happens under compute-sanitizer, without the caching allocator, with a synchronise")
 
 
-def test_what_is_no_error_of_cuda_is_settled_by_the_cpu() -> None:
-    plain = {**ILLEGAL, "exception": "ValueError: 3"}
-    assert [result.variant for result in asked(plain, {"on the CPU": None})[1:]] == [variants.CPU]
-
-
 def test_the_value_that_an_assert_refuses_is_reported_by_the_cpu_and_nothing_more_is_asked() -> None:
     asserted = {**ILLEGAL, "exception": "RuntimeError: CUDA error: device-side assert triggered"}
     target = {"kind": "target", "tensor": "target batch[1]", "value": "9", "index": [3], "allowed": "0 to 4", "step": 2}
@@ -242,3 +198,66 @@ def test_the_value_that_an_assert_refuses_is_reported_by_the_cpu_and_nothing_mor
     assert replay_summary._apart(results) == [
         "fails in another way on the CPU: target batch[1] is 9 at [3], allowed 0 to 4"
     ]
+
+
+MESSAGE = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be"
+
+
+def raised(text: str, **more: Any) -> dict[str, Any]:
+    return {"kind": "exception", "exception": text, "path": "body.0", **more}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (MESSAGE, "illegal address"),
+        ("RuntimeError: CUDA error: misaligned address", "misaligned address"),
+        ("RuntimeError: CUDA error: an illegal instruction was encountered", "illegal instruction"),
+        ("RuntimeError: CUDA error: device-side assert triggered", "device-side assert"),
+        ("RuntimeError: CUDA error: unspecified launch failure", "launch failure"),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", "cuDNN status"),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`", "cuBLAS status"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", ""),
+        ("ValueError: Expected input batch_size (4) to match target batch_size (3).", ""),
+    ],
+)
+def test_how_a_kernel_ended_is_read_off_the_message(text: str, kind: str) -> None:
+    assert fault_match.of_cuda(raised(text)) == kind
+
+
+def test_an_error_of_cuda_is_compared_by_how_the_kernel_ended_and_others_by_their_type() -> None:
+    illegal = raised(MESSAGE)
+    assert fault_match.same(illegal, raised("RuntimeError: CUDA error: an illegal memory access was encountered"))
+    assert not fault_match.same(illegal, raised("torch.AcceleratorError: CUDA error: misaligned address"))
+    assert not fault_match.same(illegal, raised("torch.AcceleratorError: no kernel image"))
+    assert fault_match.same(raised("ValueError: 3 of 4"), raised("ValueError: 4 of 4"))
+    assert not fault_match.same(raised("ValueError: 3"), raised("KeyError: 3"))
+
+
+def test_a_fault_in_another_module_differs_where_both_variants_name_it() -> None:
+    fault, other = raised(MESSAGE), raised(MESSAGE, path="body")
+    assert not fault_match.same(fault, other) and fault_match.same(fault, other, placed=False)
+    bad = {"kind": "nonfinite", "path": "a", "exception": "AssertionError: nan"}
+    assert fault_match.same(bad, {"kind": "nonfinite", "path": "_orig_mod.a"})
+    assert not fault_match.same(bad, {**bad, "path": "b"}) and not fault_match.same(bad, {**bad, "kind": "crash"})
+    assert fault_match.same({"kind": "hang", "path": "a.b"}, {"kind": "hang", "path": "a"})
+    assert not fault_match.same({"kind": "hang", "path": "ab"}, {"kind": "hang", "path": "a"})
+
+
+def test_a_crash_of_another_signal_is_another_crash() -> None:
+    assert not fault_match.same({"kind": "crash", "signal": "SIGSEGV"}, {"kind": "crash", "signal": "SIGKILL"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: No CUDA GPUs are available",
+        "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+        "AssertionError: Torch not compiled with CUDA enabled",
+        "NotImplementedError: Could not run 'mine::scan' with arguments from the 'CPU' backend.",
+        "RuntimeError: x must be a CUDA tensor",
+    ],
+)
+def test_a_program_that_asks_for_a_gpu_says_nothing_on_the_cpu(text: str) -> None:
+    assert fault_match.wants_gpu(raised(text))
+    assert not fault_match.wants_gpu(raised(MESSAGE)) and not fault_match.wants_gpu(raised("IndexError: Target 9"))

@@ -1,3 +1,5 @@
+"""How a program failed, in words that two failures of one cause share; and a command that is run again."""
+
 from __future__ import annotations
 
 import sys
@@ -6,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from ocrlab.debug.trials import trial
+from ocrlab.debug.trials.trial import rerun_command
+from ocrlab.debug.watch.supervisor import Options, watch
 from ocrlab.records import Cause, Evidence, Incident, Verdict
 
 
@@ -26,12 +30,6 @@ def test_an_exception_is_the_same_with_other_numbers_and_paths() -> None:
     assert raised("TypeError: expected input[4, 3, 512, 512] at 0x7f01, file '/a/b/x.png'") != first
 
 
-def test_a_worker_that_ended_is_the_same_whoever_says_so() -> None:
-    first = raised("RuntimeError: DataLoader worker (pid(s) 11, 12) exited unexpectedly")
-    late = "RuntimeError: DataLoader worker (pid 9) exited unexpectedly with exit code 1. Details are lost due to it."
-    assert first == raised("RuntimeError: DataLoader worker (pid(s) 16) exited unexpectedly") == raised(late)
-
-
 def test_a_cause_goes_before_the_text_and_a_signal_where_nothing_else_speaks() -> None:
     cause = Cause("native.segv", 0.8, [Evidence("facts", None, "x")])
     verdict = Verdict(status="killed", signal="SIGSEGV", causes=[cause])
@@ -44,13 +42,6 @@ def test_a_program_that_ends_itself_is_reported_with_its_last_words() -> None:
     incident = Incident("failed", texts={"log_tail.txt": "loading\nno device 0:cpu\n\n"})
     text = trial.fingerprint(Verdict(status="failed", exit_code=1), incident)
     assert text == ("exit status 1", "exit status 1 after `no device 0:cpu`")
-
-
-def test_a_long_text_is_cut_visibly() -> None:
-    head = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    x()\n'
-    log = f"{head}ValueError: {'y' * 300}\n"
-    text = trial.fingerprint(Verdict(status="failed", exit_code=1), Incident("failed", texts={"log_tail.txt": log}))[1]
-    assert len(text) <= trial.LONGEST and text.endswith("…")
 
 
 REPLAY = Evidence("replay.json", None, f"first fault at step 1, forward, {'input (2, 64), ' * 8}; goes away with less.")
@@ -70,23 +61,10 @@ def test_a_failure_is_described_by_the_line_of_its_exception(lines: list[Evidenc
     assert trial.evidence_line(Cause("num.nonfinite", 0.9, lines)) == line
 
 
-def test_a_replays_line_alone_is_cut_between_words_and_marked() -> None:
-    place = Verdict(status="failed", causes=[Cause("num.nonfinite", 0.9, [REPLAY])])
-    what, text = trial.fingerprint(place, Incident("failed"))
-    assert what == "num.nonfinite" and text.startswith("num.nonfinite: first fault at step 1, forward, input")
-    assert text.endswith(" …") and "  " not in f"{text} comes from" and len(text) <= 120 + len("num.nonfinite: ")
-
-
 def test_a_hang_is_a_failure_and_being_slow_is_none() -> None:
     hung = Verdict(status="hung", causes=[Cause("hang.lock", 0.8)])
     assert ended("", hung, ended_by="limit", silent_seconds=30.0) == trial.HANG
     assert ended("", hung, ended_by="limit", silent_seconds=0.5) == trial.SLOW
-
-
-def test_a_crash_of_a_worker_is_the_same_in_the_main_process() -> None:
-    assert trial.is_same_failure("loader.worker_crash", "native.segv")
-    assert trial.is_same_failure("x", "x")
-    assert not trial.is_same_failure("native.segv", "hang")
 
 
 @pytest.mark.parametrize(
@@ -105,18 +83,33 @@ def test_a_run_is_watched_and_cleaned_up(tmp_path: Path, code: str, what: str) -
     assert left == ({"output.txt", "run"} if what else {"output.txt"})
 
 
-def test_variables_are_set_and_unset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OCRLAB_TEST_GONE", "1")
-    code = "import os; raise SystemExit(not (os.environ['SET'] == '2' and 'OCRLAB_TEST_GONE' not in os.environ))"
-    words = [sys.executable, "-S", "-c", code]
-    done = trial.run_trial(lambda _: (words, {"SET": "2", "OCRLAB_TEST_GONE": ""}), tmp_path / "one", timeout=30)
-    assert done.fingerprint == ""
+def failed(tmp_path: Path, source: str) -> tuple[Path, list[str]]:
+    (tmp_path / "mine.py").write_text(source)
+    command = [sys.executable, str(tmp_path / "mine.py")]
+    watch(command, Options(tmp_path / "run"), output=lambda _stream, _data: None)
+    return tmp_path / "run", command
 
 
-def test_a_program_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
-    done = trial.run_trial(lambda _: (["no-such-program"], {}), tmp_path / "one", timeout=30)
-    assert done.fingerprint
+def test_the_same_failure_comes_or_another_or_none(tmp_path: Path) -> None:
+    run, command = failed(tmp_path, "x = {}\nx['boxes of page 12']\n")
+    answer = rerun_command(run, command, str(tmp_path), count=2, timeout=60)
+    assert answer["same"] == 2 and [rerun["same"] for rerun in answer["runs"]] == [True, True]
+    (tmp_path / "mine.py").write_text("raise ValueError('something else')\n")
+    assert rerun_command(run, command, str(tmp_path), count=1, timeout=60)["same"] == 0
+    (tmp_path / "mine.py").write_text("import os; open('here', 'w').close()\n")
+    answer = rerun_command(run, command, str(tmp_path), count=1, timeout=60)
+    assert answer["same"] == 0 and answer["runs"][0]["told"] == "passed" and (tmp_path / "here").exists()
 
 
-def test_a_folder_without_a_failure_holds_none(tmp_path: Path) -> None:
-    assert trial.recorded_failure(tmp_path) is None
+def test_what_hangs_is_ended(tmp_path: Path) -> None:
+    run, command = failed(tmp_path, "raise KeyError('x')\n")
+    (tmp_path / "mine.py").write_text("import time; time.sleep(600)\n")
+    answer = rerun_command(run, command, str(tmp_path), count=1, timeout=2)
+    assert answer["same"] == 0 and answer["runs"][0]["seconds"] < 30
+
+
+def test_why_it_cannot_be_run(tmp_path: Path) -> None:
+    run, command = failed(tmp_path, "raise KeyError('x')\n")
+    assert "is not there" in rerun_command(run, command, str(tmp_path / "gone"), count=1, timeout=5)["why"]
+    (tmp_path / "empty").mkdir()
+    assert "no failure" in rerun_command(tmp_path / "empty", command, None, count=1, timeout=5)["why"]

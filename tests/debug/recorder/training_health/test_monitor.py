@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ocrlab.debug.flight_record import training_findings
 from ocrlab.debug.recorder.loop_recorder import recording
-from ocrlab.debug.recorder.training_health.tensor_figures import bits, flattened
 
 Step = Callable[[nn.Module, Any, Any, Any], Any]
 
@@ -273,13 +272,3 @@ def test_an_exit_in_the_middle_is_reported(tmp_path: Path) -> None:
     assert "ended the program in batch 3 of 8 of epoch 2 of 2" in findings
     assert "test_monitor.py:" in findings
     assert training_findings.ended_early(tmp_path)
-
-
-def test_every_single_value_that_changes_changes_the_sum_of_bits() -> None:
-    for kind in (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool):
-        tensor = torch.arange(24).reshape(2, 3, 2, 2).to(kind)
-        other = tensor.clone()
-        other[1, 2, 1, 1] = 0
-        assert bits(tensor) != bits(other)
-        assert bits(tensor) == bits(tensor.contiguous(memory_format=torch.channels_last))
-    assert len(flattened(torch.rand(4, 6)[:, ::2])) == 12

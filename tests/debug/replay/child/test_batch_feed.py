@@ -1,9 +1,10 @@
-"""Batches of a replay: of single samples, to the end of the last epoch and after it, and without a loader."""
+"""Batches of a replay: which of a record are made again, of single samples, of streams, and without a loader."""
 
 from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,9 +12,14 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ocrlab.debug.flight_record import ring_reader
+from ocrlab.debug.flight_record.ring_format import Step
+from ocrlab.debug.flight_record.ring_reader import Flight
+from ocrlab.debug.flight_record.worker_status import WorkerStatus
 from ocrlab.debug.recorder import rng_state
 from ocrlab.debug.recorder.loop_recorder import recording
+from ocrlab.debug.replay.child import batch_feed
 from ocrlab.debug.replay.child.batch_feed import parts
+from ocrlab.errors import DataError
 from tests.debug.recorder.recorded_runs import replay
 from tests.debug.recorder.test_loop_recorder import Stream
 
@@ -118,3 +124,68 @@ def test_a_first_batch_that_cannot_be_loaded_is_loaded_again(tmp_path, monkeypat
         worker.failed for worker in ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers if worker.failed
     ]
     assert failed == (["row1"] if isinstance(data, RandomRows) else []), "this stream breaks before its first sample"
+
+
+class Rows(IterableDataset):
+    def __iter__(self):
+        for number in range(12):
+            yield {"key": f"row-{number}", "values": torch.arange(number % 3 + 1)}
+
+
+def bags(rows):
+    rows = list(rows)
+    first = rows.pop(0)  # what changes its samples does not change those that are kept
+    values = [first["values"], *(row["values"] for row in rows)]
+    return {"key": [first["key"], *(row["key"] for row in rows)], "values": torch.cat(values)}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_of_a_stream_is_put_together_of_some_of_its_samples(workers, monkeypatch):
+    monkeypatch.setattr(torch, "save", lambda *_, **__: None)  # as in a replay
+    loader = DataLoader(Rows(), 4, collate_fn=bags, num_workers=workers)
+    batches = list(batch_feed.keep_samples(loader, 2))
+    names, make = batch_feed.stream_parts(bags, batches[2].samples)
+    assert names == batches[2].data["key"] and len(names) == 4
+    assert make([1, 3])["key"] == [names[1], names[3]]
+    assert make(range(4))["values"].tolist() == batches[2].data["values"].tolist()
+    assert batches[0].samples == b"" or workers
+
+
+def flight(*steps: Step, workers: list[WorkerStatus] | None = None) -> Flight:
+    return Flight(
+        Path("ring"), 1, 0, 0, 0.0, steps=list(steps), now=steps[-1] if steps else None, workers=workers or []
+    )
+
+
+def step(micro: int, phase: str = "forward") -> Step:
+    return Step(micro, micro, phase=phase, order={"kind": "map", "indices": f"[{micro}]"})
+
+
+def test_a_gap_in_the_record_is_refused() -> None:
+    batch_feed.check_steps([step(3), step(4)], [], 3)
+    batch_feed.check_steps([], [step(0)], 0)
+    with pytest.raises(DataError, match="Nothing to replay"):
+        batch_feed.check_steps([], [], 0)
+    with pytest.raises(DataError, match="does not reach back.*micro-batches 4 to 5"):
+        batch_feed.check_steps([step(4), step(5)], [], 3)
+
+
+def test_batches_on_their_way_are_those_that_no_step_got_the_rank_that_failed_first() -> None:
+    workers = [
+        WorkerStatus(7, 0, "a", 0.0, order={"indices": "[4]"}, loaded={"torch": b""}),
+        WorkerStatus(8, 1, "b", 0.0, order={"indices": "[5]"}, loaded={"torch": b""}, failed="b", failed_at=9.0),
+        WorkerStatus(9, 2, "c", 0.0, order={"indices": "[3]"}, loaded={"torch": b""}),  # a step has got it
+        WorkerStatus(9, 2, "d", 0.0, order={"indices": "[6]"}, loaded={"torch": b""}, loader=1),  # of a validation
+    ]
+    waiting = flight(step(2), step(3, "data"), workers=workers)
+    batches = batch_feed.pending_batches(waiting, waiting.steps, 4, Path())
+    assert [(batch.number, batch.micro, batch.order["indices"]) for batch in batches] == [(4, 4, "[5]"), (4, 5, "[4]")]
+    assert batch_feed.pending_batches(waiting, waiting.steps, 3, Path()) == [], "a step before that was asked for"
+    computing = flight(step(2), step(3), workers=workers[:1])
+    assert batch_feed.pending_batches(computing, computing.steps, 4, Path()) == []
+
+
+def test_of_a_stream_the_next_batch_is_asked_for() -> None:
+    newest = Step(3, 3, phase="data", order={"kind": "walk", "position": 3})
+    (batches,) = batch_feed.pending_batches(flight(newest), [newest], 4, Path())
+    assert (batches.micro, batches.order) == (4, {"kind": "walk", "position": 4, "pending": True})

@@ -194,14 +194,6 @@ def test_a_tracker_is_off_whatever_the_program_sets(tmp_path: Path, users: Path,
     assert run_sandboxed(users, f"import {name}\n{call}", out) == [wanted.format(out=out)]
 
 
-def test_trackers_are_off_by_the_variables_that_they_document(tmp_path: Path, users: Path) -> None:
-    names = ("WANDB_MODE", "COMET_START_ONLINE", "NEPTUNE_MODE", "SWANLAB_MODE", "CLEARML_OFFLINE_MODE")
-    names += ("MLFLOW_TRACKING_URI",)
-    out = tmp_path / "out"
-    values = run_sandboxed(users, f"import os\nfor name in {names}: print(os.environ[name])", out)
-    assert values == ["disabled", "0", "debug", "disabled", "1", f"file://{out}/mlruns"]
-
-
 STORES = """
 import os, sqlite3
 for name in ("study.db", "file:study.db?mode=rwc"):

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.debug.flight_record.ring_format import Step
-from ocrlab.debug.recorder.sample_recorder import StatusLocation
-from ocrlab.debug.replay.child import batch_feed
 from ocrlab.debug.replay.replay_job import replay
 from ocrlab.errors import ConfigError
 
@@ -82,21 +79,3 @@ def test_without_a_snapshot_a_run_is_rerun_from_its_beginning(tmp_path: Path) ->
     assert answer.record["equal"] is True
     with pytest.raises(ConfigError, match=r"time is too short.*run from the beginning.*--timeout \d+"):
         replay(folder, timeout=0.01)
-
-
-def test_a_walk_asks_for_the_end_before_each_batch_and_notes_how_it_was_left(tmp_path: Path) -> None:
-    asked, steps = [], [Step(4, 4, 0, 0)]
-    place = StatusLocation(tmp_path, 0, 0, 0)
-    feed = batch_feed.FullRerunFeed(steps, tmp_path, place, 0, lambda: asked.append(1), done=lambda: len(asked) > 3)
-    assert list(feed.batches([1, 2])) == [1, 2] and len(asked) == 3 and not feed.is_behind
-    behind = batch_feed.FullRerunFeed(
-        steps, tmp_path, place, 0, lambda: asked.append(1), behind=True, done=lambda: True
-    )
-    for _ in behind.batches([1, 2]):
-        break
-    assert behind.is_behind and len(asked) == 3
-
-
-def test_a_step_before_the_record_is_numbered_from_its_first_step() -> None:
-    assert batch_feed.earlier_step([Step(10, 40, 2, 2)], 38).number == 8
-    assert batch_feed.earlier_step([Step(10, 40, 2, 2)], 0).number == 0

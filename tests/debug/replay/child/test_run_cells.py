@@ -96,14 +96,6 @@ def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return warnings
 
 
-def test_a_cell_executed_twice_ends_at_its_recording_the_first_time(tmp_path: Path, warned: list[str]) -> None:
-    space: dict[str, Any] = {"begins": notebook_cells.begin_recording, "events": []}
-    cell = "events.append('before')\nbegins()\nevents.append('behind')"
-    run_cells.execute({3: cell, 4: cell}, {3, 4}, tmp_path, space)
-    assert space["events"] == ["before", "before", "behind"]
-    assert warned == ["In [3] was executed up to its recording only"]
-
-
 def test_a_cell_that_raised_goes_on_and_the_last_cell_does_not(tmp_path: Path, warned: list[str]) -> None:
     space: dict[str, Any] = {"begins": notebook_cells.begin_recording}
     cells = {1: "from __future__ import annotations", 2: "x = 1\n1 / 0", 3: "def f(", 4: "def f(a: gone): ..."}

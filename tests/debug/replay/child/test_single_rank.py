@@ -18,7 +18,6 @@ from torch import nn
 from torch.testing._internal.distributed import fake_pg
 from torch.utils.data import DistributedSampler
 
-from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.replay.child import single_rank
 from ocrlab.debug.replay.replay_job import replay
 from ocrlab.errors import RunError
@@ -139,15 +138,6 @@ def test_of_ranks_the_rank_that_failed_by_itself_is_reported(tmp_path: Path) -> 
     assert launcher.blamed(launcher.read(tmp_path)) == 1
 
 
-def test_a_process_that_the_program_starts_is_another_process() -> None:
-    assert program_info.process_path() == [] and program_info.world_size() == 1
-    assert (
-        not single_rank.is_other({})
-        and not single_rank.is_other({"started": []})
-        and single_rank.is_other({"started": [2]})
-    )
-
-
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
     """Begin the replay of rank 1 of 3 in this process, and undo it."""
@@ -200,13 +190,6 @@ def test_a_tensor_of_another_rank_is_refused(begun: Callable[..., None], how: st
             getattr(dist, how)(torch.zeros(1), 0)
 
 
-@pytest.mark.parametrize("member", [{"rank": 2, "world_size": 4}, {"init_method": "tcp://x:1?rank=2&world_size=4"}])
-def test_a_program_that_says_its_own_number_has_it(begun: Callable[..., None], member: dict[str, Any]) -> None:
-    begun()
-    dist.init_process_group("gloo", **member)
-    assert (dist.get_rank(), dist.get_world_size()) == (2, 4)
-
-
 def test_functions_that_a_program_had_imported_already_are_replaced_and_put_back(
     begun: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,9 +225,3 @@ def test_gradients_are_the_ranks_own_under_ddp(
     assert len(DistributedSampler(range(9))) == 5
     for ours, alone in zip(net.parameters(), twin.parameters(), strict=True):
         assert torch.allclose(ours.grad, alone.grad, rtol=1e-5)
-
-
-def test_a_training_of_ours_is_replayed_in_whichever_process_begins_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program_info, "process_path", lambda: [1])
-    assert not single_rank.is_other({"started": None}) and not single_rank.is_other({"started": [1]})
-    assert single_rank.is_other({"started": []})

@@ -122,13 +122,6 @@ def test_a_teacher_beside_the_model_is_no_loss_and_has_a_path(tmp_path: Path, be
     assert (fault["phase"], fault["path"], fault["module"]) == ("forward", "Teacher.heads.1", "Linear 4->5")
 
 
-def test_a_network_of_the_loss_is_still_the_loss(tmp_path: Path) -> None:
-    net, features = nn.Linear(3, 3), Teacher()
-    with pytest.raises(RuntimeError), traced(net, job(tmp_path)) as trace:
-        features(net(trace.begin(torch.randn(4, 3), NAMES, 3, 3)))
-    assert (read_fault(tmp_path)["phase"], read_fault(tmp_path)["path"]) == ("loss", "Teacher.heads.1")
-
-
 def test_infinite_sums_that_cancel_are_an_overflow_of_no_sample(tmp_path: Path) -> None:
     net = nn.Linear(4, 2)
     with torch.no_grad():
@@ -158,15 +151,6 @@ def test_among_views_of_the_same_tensor_the_right_sample_is_named(tmp_path: Path
     assert (fault["tensor"], fault["index"], fault["names"]) == ("input batch[1]", [1], ["b.png"])
 
 
-def test_of_two_views_of_the_same_tensor_the_first_is_reported(tmp_path: Path) -> None:
-    net, data = nn.Linear(3, 3), torch.randn(4, 8, 3)
-    data[2, 5, 1] = float("nan")
-    with traced(net, job(tmp_path)) as trace:
-        now, after = trace.begin((data[:, :-1], data[:, 1:]), NAMES, 3, 3)
-        trace.end((net(now) - after).square().mean())
-    assert (read_fault(tmp_path)["tensor"], read_fault(tmp_path)["index"]) == ("input batch[0]", [2, 5, 1])
-
-
 def test_a_part_of_windows_that_overlap_belongs_to_no_sample() -> None:
     data = torch.arange(12.0)
     parts = [(*traced_values.extent(data[at : at + 6]), at) for at in (0, 3, 6)]
@@ -175,16 +159,6 @@ def test_a_part_of_windows_that_overlap_belongs_to_no_sample() -> None:
     assert traced_values._owners(parts, data[4:6]) is None
     assert traced_values._owners(parts, data) is None
     assert traced_values._owners(parts[:1], data) == [0]
-
-
-@pytest.mark.filterwarnings("ignore:std")
-def test_the_spread_of_a_single_value_is_none(tmp_path: Path) -> None:
-    net = nn.Linear(3, 5)
-    with traced(net, job(tmp_path)) as trace:
-        batch = trace.begin(torch.rand(1, 3), NAMES[:1], 3, 3)
-        returns = batch.sum(1)
-        trace.end((net(batch) * ((returns - returns.mean()) / returns.std())).sum())
-    assert (read_fault(tmp_path)["op"], read_fault(tmp_path)["by"]) == ("aten::std", "std of one value")
 
 
 def test_a_learning_rate_that_is_infinite_is_reported(tmp_path: Path) -> None:

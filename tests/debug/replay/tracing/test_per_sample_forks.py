@@ -81,11 +81,6 @@ def test_what_a_part_does_counts_only_where_it_is_the_same_fault(part: Any, like
     assert traced_alone.same({**nothing, **part}, like) is wanted
 
 
-def test_a_long_part_has_a_short_name(tmp_path: Path) -> None:
-    assert traced_alone.place(tmp_path, [3]).name == "alone-3"
-    assert traced_alone.place(tmp_path, list(range(20))).name.endswith("-and-12")
-
-
 def test_what_tells_is_some_samples_and_not_all() -> None:
     def tried(*same: bool, without: Sequence[bool] = ()) -> list[dict[str, Any]]:
         single = [{"samples": [number], "same": bad, "well": not bad} for number, bad in enumerate(same)]

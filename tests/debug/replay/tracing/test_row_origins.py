@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import default_collate
 
-from ocrlab.debug.replay.tracing import batch_rows
 from ocrlab.debug.replay.tracing.tracer import traced
 
 NAMES = ["a.png", "b.png", "c.png", "d.png"]
@@ -39,11 +38,6 @@ def padded(samples: list[Any]) -> Any:
     inputs, targets = lists(samples)
     longer = [row.repeat(1 + len(samples)) for row in inputs[:1]] + inputs[1:]
     return nn.utils.rnn.pad_sequence(longer, batch_first=True)[:, :3], torch.stack(targets)
-
-
-def mixed(samples: list[Any]) -> Any:
-    inputs, targets = flat(samples)
-    return inputs + inputs.flip(0), targets
 
 
 def fault(out: Path, collate: Collate, samples: Sequence[Any], names: Sequence[str] = NAMES) -> dict[str, Any]:
@@ -76,22 +70,3 @@ def test_the_sample_that_produced_a_row_is_named(
     tmp_path: Path, collate: Collate, samples: list[Any], name: str
 ) -> None:
     assert fault(tmp_path, collate, samples)["names"] == [name]
-
-
-def test_a_row_of_a_mixture_is_no_sample_s_where_they_are_not_as_many(tmp_path: Path) -> None:
-    many = fault(tmp_path / "many", mixed, [sample(1, 2), sample(3, 9), sample(4, 5), sample(6, 8)])
-    assert many["names"] == ["row 3 of the batch"]
-    plain = fault(tmp_path / "plain", mixed, [sample(1), sample(9), sample(2), sample(3)])
-    assert plain["names"] == ["b.png"]
-
-
-def test_a_collate_function_that_wants_all_its_samples_tells_nothing() -> None:
-    rows = torch.rand(6, 3)
-
-    def make(some: Sequence[int]) -> Tensor:
-        if len(some) < 4:
-            raise ValueError("a batch has four samples")
-        return rows
-
-    assert batch_rows.name_rows([2], rows, 6, NAMES, make) is None
-    assert batch_rows.name_rows([2], rows, 6, NAMES[:1], make) == ["a.png"]

@@ -94,15 +94,6 @@ def test_inf_that_a_batchnorm_turns_into_nan_is_reported_where_it_arose(tmp_path
     assert "conv" in fault["op"]
 
 
-def test_a_class_out_of_range_is_reported_with_sample_and_pixel(tmp_path: Path) -> None:
-    batch_in = batch()
-    batch_in[1][2, 3, 7] = 9
-    fault, raised = step(tmp_path, Net(), batch_in)
-    subset(fault, kind="target", phase="loss", op="aten::nll_loss2d_forward", sample=2, pixel=[3, 7], value="9")
-    subset(fault, names=["c.png"], allowed="0 to 4", tensor="target batch[1]")
-    assert isinstance(raised, IndexError)
-
-
 def test_a_flattened_target_is_located_in_the_batch(tmp_path: Path) -> None:
     batch_in = batch()
     batch_in[1][1, 8, 2] = -1
@@ -256,20 +247,6 @@ def test_what_raises_for_a_single_page_is_reported_with_that_page(tmp_path: Path
     subset(fault, path="encoder.0", phase="forward", names=["d.png"])
 
 
-def test_a_shared_module_has_the_name_under_which_it_was_called(tmp_path: Path) -> None:
-    calls = []
-
-    def plant(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        calls.append(1)
-        if len(calls) == 2:
-            raise RuntimeError("the second time")
-
-    net = Net()
-    net.decoder["fusion"].register_forward_hook(plant)
-    fault, _ = step(tmp_path, net, batch())
-    subset(fault, call=2, module="Sequential")
-
-
 def test_an_attention_mask_is_no_fault_and_what_the_program_checks_is(tmp_path: Path) -> None:
     def loss(x: Tensor, _: Tensor, last: float) -> Tensor:
         scores = x.flatten(2)[:, :, :5]
@@ -343,13 +320,6 @@ def test_an_op_of_the_users_own_that_raises_is_named_and_a_single_sample_is_name
         trace.begin(batch()[0][:1], ["only.png"], 0, 0)
         net(batch()[0][:1])
     assert json.loads((tmp_path / "trace.json").read_text())["fault"]["names"] == ["only.png"]
-
-
-def test_steps_before_the_last_are_not_traced(tmp_path: Path) -> None:
-    with traced(Net(), {"out": str(tmp_path), "last_step": 3, "cell": {"trace": True}}) as trace:
-        trace.begin(batch(), NAMES, 1, 1)
-        trace.end(1.0)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_of_the_tracer_does_not_reach_the_training(tmp_path: Path, capsys: Any) -> None:

@@ -1,4 +1,4 @@
-"""What compute-sanitizer reports, in the forms of its versions, and with a stand-in of it on the PATH."""
+"""What compute-sanitizer reports, in the forms of its versions, and what anomaly mode says."""
 
 from __future__ import annotations
 
@@ -235,3 +235,31 @@ def test_what_the_tool_reports_of_a_step_that_goes_well_is_a_fault(
     assert outcome.fault is not None and outcome.fault["report"][0]["file"] == "scan.cu:61" and not outcome.error_text
     fault = replay_summary.record(about, [outcome], "", 1.0)["cells"][0]["fault"]
     assert json.loads(json.dumps(fault))["report"][0]["times"] == 2
+
+
+ANOMALY = """
+import torch
+
+def length(x):
+    return torch.where(x > 0, x.sqrt(), x)
+
+x = torch.zeros(2, requires_grad=True)
+with torch.autograd.set_detect_anomaly(True):
+    length(x).sum().backward()
+"""
+
+
+def test_the_line_of_the_forward_is_reported(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(ANOMALY)
+    ended = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
+    (tmp_path / "output.txt").write_text(ended.stderr)
+    fault = {"kind": "nonfinite", "phase": "backward", "tensor": "gradient", "value": "NaN"}
+    outcome = tool_reports.add_forward_line(TrialResult(variants.ANOMALY, dict(fault)), tmp_path)
+    assert outcome.fault is not None and outcome.fault["forward"] == f"{program}:5 length", ended.stderr
+    (sentence,) = replay_summary._apart([TrialResult(variants.TRACED, fault), outcome])
+    assert sentence == f"anomaly mode names `SqrtBackward0`, made in the forward at `{program}:5 length`"
+    (tmp_path / "output.txt").write_text("RuntimeError: Function 'SqrtBackward0' returned nan values")
+    silent = tool_reports.add_forward_line(TrialResult(variants.ANOMALY, dict(fault)), tmp_path)
+    assert replay_summary._apart([TrialResult(variants.TRACED, fault), silent]) == ["still happens under anomaly mode"]
+    assert tool_reports.add_forward_line(TrialResult(variants.TRACED, dict(fault)), tmp_path).fault == fault
