@@ -83,14 +83,6 @@ def test_what_watches_needs_no_torch_to_be_installed() -> None:
     assert ranges(project()["dependencies"]).keys() == {"py-spy", "tomli"}
 
 
-def test_each_package_is_justified_in_its_line() -> None:
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    section = text[text.index("\ndependencies = [") : text.index("[project.scripts]")]
-    lines = [line for line in section.splitlines() if line.strip().startswith('"') or '= ["' in line]
-    assert len(lines) > 20
-    assert [line for line in lines if not re.search(r"[\],]\s+# \w.{4,}", line)] == []
-
-
 @pytest.mark.parametrize("file", LOCKS)
 def test_a_lock_has_hashes_and_no_address(file: str) -> None:
     text = (ROOT / file).read_text(encoding="utf-8")

@@ -75,13 +75,6 @@ def test_the_answer_is_the_file(exports, calls, capsys):
     assert "detector: as asked" in output.err
 
 
-def test_in_words(exports, capsys):
-    assert main(["export", "onnx", "--out", "m.onnx"]) == 0
-    assert "m.onnx" in capsys.readouterr().out
-    assert main(["export", "onnx", "--out", "m.onnx"]) == 2
-    assert "overwritten" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [(["onnx"], "--out"), (["tflite", "--out", "m"], "tflite"), (["onnx", "--out", "m", "crop=64"], "no effect")],

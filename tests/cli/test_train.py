@@ -294,16 +294,6 @@ def test_it_reads_the_places_as_the_config_does(text: str, words: list[str], tmp
     assert train_preflight.read_places(file, words) == wanted
 
 
-def test_a_wrong_setting_is_reported_before_data_that_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["train", "data=missing", "trainer.max_steps=x"]) == 2
-    assert "trainer.max_steps=x" in capsys.readouterr().err
-    assert main(["train", "data=missing", "trainer.max_steps=1"]) == 2
-    assert "Data folder missing does not exist" in capsys.readouterr().err
-
-
 def test_an_unusable_place_for_runs_is_reported_before_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

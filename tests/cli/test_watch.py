@@ -70,13 +70,6 @@ def test_wrong_use(words, watch_call, capsys):
     assert capsys.readouterr().err.startswith("ocrlab: watch")
 
 
-def test_json_beside_a_program_that_prints(tmp_path):
-    words = ["--json", "--run-dir", "out", "--", "sh", "-c", "echo from the program; exit 3"]
-    done = start(sys.executable, words, tmp_path)
-    assert (done.returncode, json.loads(done.stdout)["exit_code"]) == (3, 3)
-    assert "from the program" in done.stderr
-
-
 def test_nothing_heavy_is_imported_before_the_program_runs(root):
     code = f"import sys, ocrlab.cli.watch; sys.exit(str([name for name in {HEAVY} if name in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)

@@ -35,15 +35,6 @@ def net(config: Config) -> Detector:
     return Detector(config.encoder, config.decoder, config.width).eval()
 
 
-def test_an_example_is_seeded_and_fits(config: Config, samples: list[Sample]) -> None:
-    sample, crop, maps = prediction_review.example_crop(config, samples)
-    again = prediction_review.example_crop(config, samples)
-    assert again[0] is sample
-    assert np.array_equal(crop, again[1])
-    assert crop.shape == (128, 128, 3)
-    assert maps.shrink_map.shape == (128, 128)
-
-
 def test_looking_gives_the_figures_of_validation(config: Config, samples: list[Sample], net: Detector) -> None:
     ticks: list[tuple[int, int]] = []
     review = prediction_review.review_pages(

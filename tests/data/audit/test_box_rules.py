@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from ocrlab.data.audit import box_rules, check, missing_boxes, page_image, page_rules
+from ocrlab.data.audit import box_rules, check, missing_boxes, page_image
 from ocrlab.data.audit.raw_annotations import Box, Raw
 
 SQUARE = np.float32([[10, 10], [50, 10], [50, 30], [10, 30]])
@@ -97,13 +97,3 @@ def test_a_page_saved_again_at_half_size_is_recognised(draw: Callable[..., Any],
     assert ("duplicate_page", "same", "a", "error") in findings
     assert ("leak", "b", "train/a", "error") in findings
     assert not any("c" in (page, other) for _, page, other, _ in findings)
-
-
-def test_texts_alone_identify_pages_without_images() -> None:
-    texts = frozenset(f"line {number}" for number in range(10))
-    first, two = (page_rules.PageFingerprint(name, "train", None, None, None, None, texts) for name in "ab")
-    other = page_rules.PageFingerprint(
-        "c", "train", None, None, None, None, frozenset(f"other {number}" for number in range(10))
-    )
-    [finding] = page_rules.duplicate_pages([first, other, two])
-    assert (finding.kind, finding.page, finding.other) == ("near_duplicate_page", "b", "a")

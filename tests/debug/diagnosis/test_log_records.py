@@ -114,12 +114,6 @@ def test_text_without_stacks(text: str) -> None:
     assert parse_stacks(text) == []
 
 
-def test_what_follows_a_stack_is_not_part_of_it() -> None:
-    text = "Process 5: python a.py\n\nThread 5 (idle)\n    f (a.py:1)\n\nstep 4\n    retried (b.py:3)\n    left (a)\n"
-    [stack] = parse_stacks(text)
-    assert [frame.function for frame in stack.threads[0].frames] == ["f"]
-
-
 def test_torn_and_shuffled_text_never_raises(shared: Path) -> None:
     paths = sorted((shared / "diagnosis" / "captured").glob("*.log"))
     lines = [line for path in paths for line in path.read_text(errors="replace").splitlines()]

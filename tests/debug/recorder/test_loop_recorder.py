@@ -227,14 +227,6 @@ def test_a_dead_worker_is_reported_with_its_sample(tmp_path, monkeypatch):
     assert [status.sample for status in statuses] == ["13"], "torch may have raised before it handed out its iterator"
 
 
-def test_a_stream_that_was_at_its_end_has_no_batch_behind_it(tmp_path, monkeypatch):
-    stream = [(torch.randn(4, 8), torch.tensor([0, 1, 2, 0])) for _ in range(8)]
-    again = lambda: train(tmp_path, stream, snapshot_every=3, epochs=1)  # noqa: E731
-    again()
-    result = replay(tmp_path, monkeypatch, again, last=8)
-    assert result["finished"] and [step["equal"] for step in result["steps"]] == [True] * len(result["steps"])
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_sample_that_cannot_be_collated_is_named_by_the_replay(tmp_path, monkeypatch, workers):
     again = lambda: train(tmp_path, Holes(), workers=workers, snapshot_every=2)  # noqa: E731

@@ -216,16 +216,6 @@ def test_batches_that_are_fetched_ahead_leave_step_and_sample_open() -> None:
     assert not variants.wants_alone(fault, 4, on_gpu=False)
 
 
-@pytest.mark.parametrize(("from_batch", "wanted"), [(True, replay_summary.EVERY), (False, replay_summary.ELSEWHERE)])
-def test_what_each_sample_does_may_come_from_elsewhere(from_batch: bool, wanted: str) -> None:
-    tried = [{"samples": [i], "names": [], "same": True, "well": False} for i in range(2)]
-    fault = {**CONV, "kind": "nonfinite", "tensor": "output", "drawn": from_batch}
-    alone = TrialResult(variants.per_sample(6), per_sample=tried, count=2)
-    assert wanted in replay_summary.sentence(subject(), [outcome(fault), alone])
-    alone.partial = True  # a second batch beside it, say
-    assert replay_summary.ELSEWHERE in replay_summary.sentence(subject(), [outcome(fault), alone])
-
-
 def test_what_comes_not_again_is_reported_with_the_error_that_the_run_ended_with(tmp_path: Path) -> None:
     of = subject()
     of.run = tmp_path

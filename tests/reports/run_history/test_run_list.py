@@ -135,17 +135,6 @@ def test_other_folders_and_files_are_no_runs(tmp_path: Path) -> None:
     assert only(tmp_path).why == "the folder is empty"
 
 
-def test_a_link_to_a_run_beside_it_is_no_second_run(tmp_path: Path) -> None:
-    put(tmp_path / "runs" / "a", success=record())
-    put(tmp_path / "elsewhere" / "b", success=record())
-    (tmp_path / "runs" / "latest").symlink_to("a")
-    (tmp_path / "runs" / "b").symlink_to(tmp_path / "elsewhere" / "b")
-    (tmp_path / "linked").symlink_to("runs")
-    for place in (tmp_path / "runs", tmp_path / "linked"):
-        assert sorted(run.name for run in list_runs([place])) == ["a", "b"]
-    assert only(tmp_path / "runs" / "latest").status == "success"
-
-
 def test_traps_are_not_walked_into(tmp_path: Path) -> None:
     secret = put(tmp_path / "elsewhere", key="password: hunter2") / "key"
     run = put(tmp_path / "runs" / "a", failure=record(error={"type": "E", "message": "x"}))

@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, get_worker_info
 
-from ocrlab.debug.instruments import sample_names
 from ocrlab.debug.instruments.dataloader import bottlenecks, loader_watch, tune_workers, worker_log
 from ocrlab.debug.instruments.dataloader.tune_workers import Setting
 from ocrlab.errors import ConfigError
@@ -273,15 +272,6 @@ def test_a_full_disk_ends_the_journal_and_not_the_loading(tmp_path: Path, capsys
     log_file.write(["sample"])
     assert log_file.lines is None and "the log of a loader ends" in capsys.readouterr().err
     log_file.write(["sample"])
-
-
-def test_a_sample_has_the_name_that_the_innermost_data_set_gives_it() -> None:
-    inner = Pages()
-    outer = ConcatDataset([Subset(inner, [5, 1]), inner])
-    assert sample_names.index_text(outer, "1") == "page_001.png (index 1)"
-    with loader_watch.watch(DataLoader(outer, batch_size=13)) as report:
-        assert len(list(report)) == 2
-    assert set(report.slowest(26)["sample"]) == {f"page_{i:03}.png" for i in range(24)}
 
 
 def test_measuring_recommends_what_is_clearly_faster() -> None:

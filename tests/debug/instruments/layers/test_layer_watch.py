@@ -111,18 +111,6 @@ def test_micro_batches_belong_to_the_step_of_the_optimizer() -> None:
     assert sorted(set(zip(outputs["step"], outputs["micro"], strict=True))) == [(0, 0), (0, 2), (2, 6), (2, 7), (2, 8)]
 
 
-def test_of_two_optimizers_only_the_first_counts_and_strangers_do_not() -> None:
-    model, other = small(), small()
-    first, second = (torch.optim.SGD(part.parameters(), 0.1) for part in (model[0], model[3]))
-    with layer_watch.watch(model, "3") as watch:
-        for _ in range(3):
-            model(torch.randn(4, 8)).sum().backward()
-            first.step()
-            second.step()
-            train(other, 2)
-    assert sorted(set(watch.history()["step"])) == [0, 1, 2]
-
-
 def test_without_an_optimizer_calls_are_steps_or_the_caller_says() -> None:
     model = small().eval()
     with torch.inference_mode(), layer_watch.watch(model, "3", every=2) as watch:
