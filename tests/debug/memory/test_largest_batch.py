@@ -70,6 +70,14 @@ def test_nothing_fits(tmp_path: Path) -> None:
     assert played.tries[-1].batch == 1
 
 
+def test_the_answer_when_the_time_is_over(tmp_path: Path) -> None:
+    played = room(tmp_path, lambda batch: (200 + 3 * batch) * MIB)
+    played.end = time.monotonic() - 1
+    batch, proven = largest_batch.search(played, GUESS, 64)
+    assert proven == "time" and batch in (0, *(trial.batch for trial in played.tries if trial.fits))
+    assert len(played.tries) == 1
+
+
 def test_a_batch_that_was_not_measured_is_no_batch_that_does_not_fit(tmp_path: Path) -> None:
     played = room(tmp_path, lambda batch: (200 + 5 * batch) * MIB)
     played.lost = {(9, False): {}}
