@@ -1,18 +1,28 @@
 """58 forms of secrets and names, as logs and notebooks show them, and 51 texts that only look like one.
 
 They were written down before the rules of `ocrlab/redaction` were read. Every value is drawn anew from the seed.
+
+    python benchmarks/secret_forms.py --forms FORMS.jsonl --harmless HARMLESS.jsonl
+
+counts how many secrets of other forms, each {"text", "secret"}, the redaction leaves, and how many harmless texts, each
+{"text"}, it changes. `--list` prints those.
 """
 
 from __future__ import annotations
 
+import argparse
 import base64
 import html
 import json
 import random
 import string
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote, unquote
+
+from ocrlab import redaction
 
 LETTERS = string.ascii_letters + string.digits
 CAPITALS = string.ascii_uppercase + string.digits
@@ -202,3 +212,28 @@ INNOCENT = (
     ),
     "3.11.9 (main, Jun  1 2026) [GCC 12.2.0]",
 )
+
+
+def main() -> int:
+    """Print both numbers; end with 1 unless both are 0."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--forms", type=Path, required=True, help='JSON lines {"text", "secret"}')
+    options.add_argument("--harmless", type=Path, required=True, help='JSON lines {"text"}')
+    options.add_argument("--list", action="store_true", help="also print what remains and what was changed")
+    args = options.parse_args()
+    secrets, harmless = (read_lines(path) for path in (args.forms, args.harmless))
+    remaining = [(row["text"], text) for row in secrets if row["secret"] in (text := redaction.clean(row["text"]))]
+    changed = [(row["text"], text) for row in harmless if (text := redaction.clean(row["text"])) != row["text"]]
+    print(f"secrets that remain: {len(remaining)} of {len(secrets)}")
+    print(f"harmless texts changed: {len(changed)} of {len(harmless)}")
+    for before, after in [*remaining, *changed] if args.list else ():
+        print(f"\n{before}\n->\n{after}")
+    return int(bool(remaining or changed))
+
+
+def read_lines(path: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

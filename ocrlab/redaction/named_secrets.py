@@ -1,26 +1,31 @@
 """Secrets after their name: which names belong to secrets, and where their values are.
 
-Values follow in `api_key=...`, `--token ...`, headers, XML, phrases, on the next line, and in the column of a table.
+Values follow in `api_key=...`, `--token ...`, headers, XML, phrases, on the next line, in the column of a table, and in
+a section of settings that is named like a secret.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 from functools import lru_cache
 
 from ocrlab.redaction import secret_words
-from ocrlab.redaction.secret_words import KEY, LETTER, OPENING, PASSWORD, TOKEN, UNSPACED_TOKENS
-from ocrlab.redaction.text_spans import SECRET, Span, looks_drawn
+from ocrlab.redaction.secret_words import CODE, KEY, LETTER, OPENING, PASSWORD, TOKEN, UNSPACED_TOKENS
+from ocrlab.redaction.text_spans import SECRET, Span
+from ocrlab.redaction.value_shapes import NOTHING, is_code, looks_chosen, looks_drawn, looks_strong
 
 WORDS = (
     rf"{TOKEN}|[a-z0-9]+[_-]keys?(?:[_-]data)?(?!{LETTER})|private[_-]key[_-]id(?!{LETTER})"
     rf"|connection[_-]string(?!{LETTER})"
 )
-PASSWORD_NAME, KEY_NAME = re.compile(PASSWORD, re.IGNORECASE), re.compile(KEY, re.IGNORECASE)
-SECRET_NAME = re.compile(rf"{PASSWORD}|(?<!{LETTER})(?:{WORDS})", re.IGNORECASE)
-AT_THE_END = re.compile(rf"{PASSWORD}|{UNSPACED_TOKENS}|(?<!{LETTER})(?:{WORDS})[_\d]*$", re.IGNORECASE)
+PASSWORD_NAME, KEY_NAME, CODE_NAME = (re.compile(words, re.IGNORECASE) for words in (PASSWORD, KEY, CODE))
+SECRET_NAME = re.compile(rf"{PASSWORD}|{CODE}|(?<!{LETTER})(?:{WORDS})", re.IGNORECASE)
+AT_THE_END = re.compile(
+    rf"{PASSWORD}|{CODE}|{UNSPACED_TOKENS}|{TOKEN}[_\d]*$|(?<!{LETTER})(?:{WORDS})[_\d]*$|(?:^|[_-])pass$",
+    re.IGNORECASE,
+)
+SHORT_WORD = re.compile(r"(?:^|[_-])pw(?:$|[_-])", re.IGNORECASE)  # also short for many other words
 HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 FOLDERS = ("PWD", "OLDPWD")  # of the shell, not passwords
 # Names of the parts of a text, a model or a mapping, and values that are code, markers or nothing.
@@ -29,32 +34,23 @@ ORDINARY_NAME = re.compile(
     r"|num|n|max|added|blank|begin|input|output|word|char|pos|reg|register|query|prompt|patch|sot|eot|unexpected|invalid|dist)"
     r"[_-]token$|(?:^|[_-])(?:sort|primary|foreign|missing|unexpected|extra|dict|state|group|cache|index|data|batch|metric|num"
     r"|n|label|image|row|column|public|partition|input|output|dispatch|wait|target|required|unknown|param|config)[_-]keys?$"
+    r"|(?:^|[_-])(?:forward|backward|first|second|single|num|n|multi|two|by|test|all|render|warmup|train|val)[_-]?pass$"
     r"|[_-](?:policy|len(?:gth)?|count|hint|field|type|file|path|name|expir\w*|ttl|url|rules|manager|provider|min|max|required"
-    r"|reset|version|usage|class|rate|limit)s?$",
+    r"|reset|version|usage|class|rate|limit|error|exception|warning|santa|env|var|ref|store|helper)s?$",
     re.IGNORECASE,
 )
 # The keys that open something; any other name that ends in `key` mostly is that of an entry in a mapping.
 ACCESS_KEY = re.compile(
     r"(?:api|access|secret|private|auth[a-z]*|account|licen[sc]e|encryption|signing|shared|master|storage|service|session"
-    r"|user|app|client|ssh|deploy|wandb|comet|neptune|openai|hf|aws|azure|gcp)[_-]?keys?[_\d]*$",
+    r"|user|app|client|ssh|deploy|wandb|comet|neptune|kaggle|openai|hf|aws|azure|gcp)[_-]?keys?[_\d]*$",
     re.IGNORECASE,
 )
 ANY_KEY = re.compile(r"[A-Za-z0-9+/=-]{16,}[\"',;)\]}]*$")
 LONG = 24  # characters; what is shorter and drawn at random has a digit
 NUMBER = re.compile(r"[-+]?[\d.]{1,9}(?:e-?\d+)?(?:[,;:)\]}].*)?$")
-STATES = (  # what is reported of a secret, and no secret
-    r"required|missing|invalid|incorrect|wrong|empty|expired|denied|unset|not|is|must|should|cannot|needed|yes|no|changed"
-    r"|fehlt|falsch|ungültig|leer|erforderlich|abgelaufen|nicht|manquant|invalide|vide|absent|requis|obligatoire"
-    r"|obligatori[ao]|falta|incorrect[ao]|inválid[ao]|vac[ií]a|mancante|errat[ao]|non|não|ontbreekt|onjuist|brak|не"
-    r"|неверн\w{1,3}|пуст\w{0,3}|отсутствует|错误|无效"
-)
-NOTHING = re.compile(
-    r"(?:none|null|nil|true|false|str|bytes|int|any|self|\*+|\.\.\.)?[,;:.)\]}]*$|<[^>]*>|\[|\{|\(\w+\)"
-    rf"|[A-Za-z_][\w.]*[(\[]|(?:{STATES})[,;:.!]*$",
-    re.IGNORECASE,
-)
-QUOTE = r"(?:\\{0,3}[\"']|&quot;|&#0?39;|&#x27;|&#34;)"
-SPACE = r"[ \t\u00a0\u3000]{0,4}"
+SENTENCE = re.compile(rf"{LETTER}+ {LETTER}+(?![\w=:])")
+QUOTE = r"(?:\\{0,3}[\"']|&quot;|&#0?39;|&#x27;|&#34;|%2[27])"
+SPACE = r"[ \t\u00a0\u3000]{0,40}"
 
 HEADER = re.compile(r"(authorization\\{0,3}[\"']?\s{0,4}[:=]\s{0,4}\\{0,3}[\"']?)(\w+ +)?([^\s\"',\\]+)", re.IGNORECASE)
 BEARER = re.compile(r"\bbearer +(?=[^\s\"',\\]*\d)([^\s\"',\\]{12,})", re.IGNORECASE)
@@ -64,12 +60,14 @@ SCHEMES = ("bearer", "basic", "token", "digest", "apikey", "negotiate")
 # there only a value that looks drawn is hidden.
 BETWEEN = re.compile(
     rf"{QUOTE}?\]?(?:{SPACE}:{SPACE}(?:str|bytes|Any|SecretStr)(?: ?\| ?None)?{SPACE}=(?!=)"
-    rf"|{SPACE}(?:==?>?|:=|->|→|[：＝]|:(?!:|//)|%3[aAdD])\*{{0,2}}|(?P<copula>[はが是为為은는이])|(?=[「『«„“])"
+    rf"|{SPACE}(?:[=!]=?>?|:=|->|<-|→|\.{{3,40}}|[：＝]|:(?!:|//)|%3[aAdD])\*{{0,2}}|(?P<copula>[はが是为為은는이])|(?=[「『«„“])"
     r"|(?P<weak>,[ \t]?|[ \t]{0,40}[|│┃][ \t]{0,40}|[ \t]{2,40}|\t|(?:</\w+>\s{0,9}){1,3}(?:<\w[^>\n]{0,80}>){1,3}))"
-    rf"{SPACE}(?:(?:(?:[a-z]\w{{0,30}}\.){{0,3}}[A-Z]\w{{0,40}}|str|bytes)\((?=[bru]?{QUOTE}))?"  # SecretStr('...')
+    rf"{SPACE}(?:!(?:vault|secret|str|binary|encrypted)[\w/:-]{{0,20}} )?\{{?"
+    rf"(?:(?:(?:[a-z]\w{{0,30}}\.){{0,3}}[A-Z]\w{{0,40}}|str|bytes)\((?=[bru]?{QUOTE}))?"
 )
 CALL = re.compile(rf"\((?=[bru]?{QUOTE})")
-BESIDE = re.compile(rf"[ \t]{{1,4}}(?={QUOTE}|[^\s\"'<(=:]{{8}})")  # SQL, .netrc, `password hunter2`
+BESIDE = re.compile(rf"[ \t]{{1,4}}(?={QUOTE}|[^\s\"'<(=:]{{4}})")  # SQL, .netrc, `password hunter2`
+AFTER_A_WORD = re.compile(rf"[ \t]{{1,4}}(?:{LETTER}{{1,20}} )?(?={QUOTE}|[^\s\"'<(=:]{{16}})")
 LIST = re.compile(rf"[\[(]\s{{0,20}}(?=[bru]?{QUOTE})")
 COMMA = re.compile(rf"\s{{0,20}},\s{{0,20}}(?=[bru]?{QUOTE})")
 PAIR_OF = re.compile(
@@ -78,7 +76,7 @@ PAIR_OF = re.compile(
 )
 SECOND = re.compile(r"(?P<parting>[ \t]{0,2}[/:|,][ \t]{0,2}|[ \t])(?P<value>[^\s\"'<>]{1,200})")
 PAIR = re.compile(  # name="password" value="...", - name: API_KEY, and value: ... below
-    rf"{QUOTE}?[,\s]{{1,40}}{QUOTE}?(?:value|val|wert|valeur|valor|valore|content|значение){QUOTE}?{SPACE}[:=]{SPACE}",
+    rf"{QUOTE}?[,\s{{]{{1,40}}{QUOTE}?(?:value|val|default|wert|valeur|valor|valore|content|значение){QUOTE}?{SPACE}[:=]{SPACE}",
     re.IGNORECASE,
 )
 ELEMENT = re.compile(
@@ -86,7 +84,7 @@ ELEMENT = re.compile(
     r"(?P<value>[^<>\s&](?:[^<>\n&]|&(?!lt;)){0,400}?)(?:\]\]>)?\s{0,40}(?:</|&lt;/)"
 )
 NEXT_LINE = re.compile(
-    rf"{QUOTE}?{SPACE}[:=：]{SPACE}(?:[|>][-+]?)?[ \t]{{0,9}}\\?\r?\n(?P<indent>[ \t]{{1,80}})(?:- )?"
+    rf"{QUOTE}?{SPACE}[:=：]{SPACE}(?:[|>][-+]?)?[ \t]{{0,9}}[\\(]?\r?\n(?P<indent>[ \t]{{1,80}})(?:- )?"
     r"[\"']?(?P<value>[^\s\"']{6,4000})[\"']?[ \t]{0,40}(?=\r?\n|\Z)"
 )
 OPTION = re.compile(
@@ -99,7 +97,8 @@ BARE = (
 )
 VALUE = re.compile(
     rf"[bfru]?(?:(?P<plain>[\"'])(?P<text>(?:\\.|(?!(?P=plain))[^\\\n]){{0,8000}})(?P=plain)"
-    rf"|(?P<quote>{QUOTE})(?P<inside>[^\n]{{0,8000}}?)(?P=quote)|[«„“‘「『`](?P<fancy>[^\n«»„“”’」』`]{{1,400}})[»“”’」』`])"
+    rf"|(?P<quote>{QUOTE})(?P<inside>[^\n]{{0,8000}}?)(?P=quote)"
+    rf"|[«„“‘「『`] ?(?P<fancy>[^\n«»„“”’」』`]{{1,400}}?) ?[»“”’」』`])"
     rf"|{QUOTE}?(?P<bare>{BARE}{{1,200}})"
 )
 REST = re.compile(rf"{BARE}*")
@@ -114,18 +113,17 @@ ACCESS_PHRASE = re.compile(
 )
 ALONE = re.compile(r"(?:token|key|password|secret)$", re.IGNORECASE)
 MIXED = re.compile(r"[0-9a-f]{32,}$|(?=[A-Za-z+/=]*\d)(?=[a-z\d+/=]*[A-Z])(?=[A-Z\d+/=]*[a-z])[A-Za-z0-9+/=]{20,}$")
-# `the password for ana is ...`, `пароль пользователя ana — ...`, `PIN code of the store: ...`
+# `the password for ana is ...`, `пароль пользователя ana — ...`, `Password for 'https://x': ...`, `from ... to ...`
+LINK = (
+    r"—|–|->|→|is|was|ist|war|lautet|heißt|est|était|es|era|fue|è|é|foi|jest|był[oa]?|to|är|er|on|была?|равен|from|von"
+)
 PROSE = re.compile(
-    rf"(?P<words>(?:[ \t]{LETTER}[\w’'-]{{0,30}}){{0,5}}?)(?:[ \t]?(?:[:：]|==?>?)[ \t]|[ \t](?:—|–|->|→|is|was|ist"
-    r"|war|lautet|heißt|est|était|es|era|fue|è|é|foi|jest|był[oa]?|to|är|er|on|was|была?|равен)[ \t])"
-    r"[\"'«„“`(\[]?(?P<value>[^\s\"'<>«»“”`]{4,200})"
+    rf"(?P<words>(?:[ \t][^\s;,!?。]{{1,60}}){{0,5}}?)(?:[ \t]?(?:[:：]|==?>?)[ \t]|[ \t](?:{LINK})[ \t])"
+    r"[\"'«„“`(\[]?[ \t]?(?P<value>[^\s\"'<>«»“”`]{4,200})"
 )
+TO = re.compile(r"[\"'»”`!?]? (?:to|auf|zu|in|a|à|en|на) [\"'«„“`]?(?P<value>[^\s\"'<>«»“”`]{6,200})")
 PIN = re.compile(r"(?:^|[_-])pin$", re.IGNORECASE)
-CODE_NAME = re.compile(r"(?:code|pin|otp|code\w*|codice|код\w*|kod\w*|zahl)$", re.IGNORECASE)
 NETRC = re.compile(r"\blogin[ \t]{1,4}\S{1,80}[ \t]{1,4}password[ \t]{1,4}(?!\()(\S+)", re.IGNORECASE)
-NOT_CHOSEN = re.compile(
-    r".*[\\()\[\]{}=<>]|.*://|.*\.\w{1,4}$|v?[\d.,:x-]+%?$|(?:utf|base|sha|md|aes|rsa)-?\d+$", re.IGNORECASE
-)
 BEFORE, AFTER = 80, 40  # characters before a word in which its identifier begins, and in which a word belongs to it
 UNSPACED = "\u0e00"  # from here on letters of languages that do not part words: Thai, Chinese, Japanese, Korean
 # A table: its header names the secret, the cells of that column hold it.
@@ -133,6 +131,20 @@ BORDER = re.compile(r"[\s|+:=-]*$")
 ROWS, LONGEST_ROW = 200, 2000
 PARTINGS = ("|", "│", "┃", "\t", ";", ",", "  ")
 CELL = re.compile(r"\S+(?: \S+)*")
+# INSERT INTO users (name, password) VALUES ('ana', '...')
+INSERT = re.compile(r"[^()\n]{0,400}\)\s{0,20}values\s{0,20}\((?P<values>[^()\n]{1,2000})\)", re.IGNORECASE)
+QUOTED = re.compile(r"'([^'\n]{1,400})'")
+# Settings below `secrets:`, and the data of a Secret of Kubernetes.
+SECTION = re.compile(
+    r"(?m:^)(?P<indent>[ \t]{0,40})(?:- )?"
+    r"(?:[\w-]{0,30}(?:secrets|credentials|passwords|tokens|api[_-]?keys):|(?:string)?data:)[ \t]*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+IS_SECRET_KIND = re.compile(r"^[ \t]*\"?kind\"?: ?\"?Secret\b", re.MULTILINE)
+SETTING = re.compile(
+    r"\r?\n(?P<indent>[ \t]{1,80})(?:- )?[\w./-]{1,80}:[ \t]{1,9}"
+    r"[\"']?(?P<value>[^\s\"']{6,4000})[\"']?[ \t]*(?=\r?\n|\Z)"
+)
 
 
 @lru_cache(maxsize=4096)
@@ -154,33 +166,35 @@ def hides(name: str, value: str, around: str = "") -> bool:
     folder = value.startswith(("/", "~", ".")) and (name in FOLDERS or "credential" in name.lower())
     if not names_secret(name) or NOTHING.match(value) or folder:
         return False
-    if PASSWORD_NAME.search(HUMPS.sub("_", name)):
-        if PIN.search(name):
-            return value.strip(".,;)").isdigit() and 4 <= len(value) <= 10
-        return name.lower() != "pw" or looks_chosen(value)  # people choose them, so that they may be words
+    plain = HUMPS.sub("_", name)
+    if CODE_NAME.search(plain):
+        return is_code(value) or (looks_chosen(value) and not PIN.search(plain))
+    if PASSWORD_NAME.search(plain):  # people choose them, so that they may be words
+        return SHORT_WORD.search(plain) is None or looks_chosen(value)
+    if plain.lower().endswith("pass"):
+        return looks_chosen(value)
     foreign = KEY_NAME.search(name) is not None
-    if NUMBER.match(value) or (len(value) < LONG and not any(letter.isdigit() for letter in value) and not foreign):
+    drawn = len(value) >= 10 and looks_drawn(value.strip("\"',;)]}"))
+    if NUMBER.match(value) or not (len(value) >= LONG or drawn or foreign or any(map(str.isdigit, value))):
         return False  # tokens and keys are drawn: `new_key = prefix` and `token: Token` are code
     if foreign:
-        return (len(value) >= 10 and looks_drawn(value.strip("\"',;)]}"))) or (
-            OPENING.search(f"{name} {around}") is not None and looks_chosen(value)
-        )
-    opens = ACCESS_KEY.search(HUMPS.sub("_", name)) is not None or not name.lower().endswith(("key", "keys"))
+        opens = OPENING.search(f"{name} {around}") is not None and looks_chosen(value)
+        return opens or drawn or looks_strong(value)
+    opens = ACCESS_KEY.search(plain) is not None or not name.lower().endswith(("key", "keys"))
     return opens or ANY_KEY.match(value) is not None
-
-
-def looks_chosen(value: str) -> bool:
-    """Return whether a word in a sentence looks like a password: letters with digits, signs, or capitals inside."""
-    value = value.strip("\"'.,;:!?)]}")
-    if len(value) < 6 or NOT_CHOSEN.match(value) or not any(letter.isalpha() for letter in value):
-        return False
-    inner = sum(a.islower() and b.isupper() for a, b in itertools.pairwise(value))
-    return inner >= 2 or any(letter.isdigit() or letter in "!@#$%^&*?+~" for letter in value)
 
 
 def looks_plausible(value: str) -> bool:
     """Return whether a word after a word for a password, without a sign between them, can be one."""
-    return value.isascii() and (looks_chosen(value) or (value.isdigit() and 4 <= len(value) <= 10))
+    return value.isascii() and (looks_chosen(value) or is_code(value))
+
+
+def looks_issued(value: str) -> bool:
+    return len(value) >= 16 and looks_drawn(value, 0.36)
+
+
+def looks_in_column(value: str) -> bool:
+    return RANDOM.match(value) is not None or looks_issued(value)
 
 
 def spans(text: str) -> Iterator[Span]:
@@ -209,13 +223,19 @@ def spans(text: str) -> Iterator[Span]:
         if phrase and _phrase_holds_secret(text[max(0, at - 16) : done], text[at:done], phrase["value"].rstrip(".")):
             rest = TAIL.match(text, phrase.end())
             yield phrase.start("value"), rest.end() if rest else phrase.end(), SECRET
+    if ":" in text:
+        yield from _section_spans(text)
 
 
 def _phrase_holds_secret(before: str, name: str, value: str) -> bool:
     """Return whether the value in `... API key: value` is a secret."""
     if ACCESS_PHRASE.search(before) and any(letter.isdigit() for letter in value):
         return True
-    return ALONE.match(name) is not None and MIXED.match(value) is not None
+    return (
+        ALONE.search(name) is not None
+        and ORDINARY_NAME.search(before.replace(" ", "_")) is None
+        and MIXED.match(value) is not None
+    )
 
 
 def _identifier(text: str, start: int, end: int) -> tuple[int, int]:
@@ -237,7 +257,7 @@ def _header_spans(text: str, lower: str, start: int, end: int) -> Iterator[Span]
         for match in HEADER.finditer(text, start, end):
             scheme, value = match.group(2) or "", match.group(3)
             has_scheme = scheme.strip().lower() in SCHEMES or (not scheme and len(value) >= 8)
-            if has_scheme and value.lower() not in SCHEMES and not value.startswith("("):
+            if has_scheme and value.lower() not in SCHEMES and not NOTHING.match(value):
                 yield match.start(3), match.end(3), SECRET
     if lower.find("bearer", start, end) >= 0:
         yield from ((match.start(1), match.end(1), SECRET) for match in BEARER.finditer(text, start, end))
@@ -250,42 +270,41 @@ def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Itera
     name = text[begin:end][:80]
     if text.startswith(SECRET, end):
         return
-    element = ELEMENT.match(text, end)
-    if element and hides(name, element["value"], around):
-        yield *element.span("value"), SECRET
-        return
-    below = NEXT_LINE.match(text, end)
-    if (
-        below
-        and len(below["indent"]) > _indent(text, at)
-        and looks_chosen(below["value"])
-        and hides(name, below["value"], around)
-    ):
-        yield *below.span("value"), SECRET
-        return
+    for layout in (ELEMENT.match(text, end), NEXT_LINE.match(text, end)):
+        if layout and hides(name, layout["value"], around):
+            below = layout.groupdict().get("indent")
+            if below is None or (len(below) > _indent(text, at) and looks_chosen(layout["value"])):
+                yield *layout.span("value"), SECRET
+                return
     short = SHORT.search(text, max(0, at - 6), at)
     option = OPTION.match(text, short.start() if short else at)
     between = None if text[max(0, at - 1) : begin].startswith(".") else BETWEEN.match(text, end)
-    password = PASSWORD_NAME.search(HUMPS.sub("_", name)) is not None
+    plain = HUMPS.sub("_", name)
+    password = PASSWORD_NAME.search(plain) is not None or CODE_NAME.search(plain) is not None
     chosen = [
         CALL.match(text, end) if password or text[begin].isupper() else None,
-        BESIDE.match(text, end) if password else None,
+        (BESIDE if password else AFTER_A_WORD).match(text, end),
     ]
     for match in (option, PAIR.match(text, end), between, *chosen):
         if match is None:
             continue
         groups = match.groupdict()
         weak = (
-            RANDOM.match if groups.get("weak") else looks_plausible if match in chosen or groups.get("copula") else bool
+            looks_in_column
+            if groups.get("weak")
+            else (looks_plausible if password else looks_issued)
+            if match in chosen or groups.get("copula")
+            else bool
         )
-        several = LIST.match(text, match.end() - (match is chosen[0]))
+        several = LIST.match(text, match.end() - text.startswith("(", match.end() - 1))
         values = list(_values(text, several.end() if several else match.end(), all_of=several is not None))
+        prose = match is between and match.group().endswith(" ") and SENTENCE.match(text, match.end())
         secrets = [
             (start, _rest(text, start) if bare else stop, SECRET)
             for start, stop, bare in values
             if hides(name, text[start:stop], around)
             and weak(text[start:stop].rstrip(",;:.)]}|"))
-            and (len(values) == 1 or looks_chosen(text[start:stop]))
+            and ((len(values) == 1 and not prose) or looks_chosen(text[start:stop]))
             and text[start:stop] != SECRET
         ]
         if secrets:
@@ -294,9 +313,19 @@ def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Itera
             if second and (second["parting"].strip() or looks_chosen(second["value"])):
                 yield *second.span("value"), SECRET
             return
+    insert = INSERT.match(text, end)
+    if insert:
+        for value in QUOTED.finditer(text, *insert.span("values")):
+            if looks_chosen(value[1]):
+                yield *value.span(1), SECRET
+        return
     prose = PROSE.match(text, end)
     if prose and _prose_holds_secret(name, f"{around} {name} {prose['words']}", prose["value"].rstrip(".,;:!?)]}")):
-        yield prose.start("value"), prose.start("value") + len(prose["value"].rstrip(".,;:!?)]}")), SECRET
+        stop = prose.start("value") + len(prose["value"].rstrip(".,;:!?)]}"))
+        yield prose.start("value"), stop, SECRET
+        other = TO.match(text, stop)
+        if other and looks_chosen(other["value"]):
+            yield other.start("value"), other.start("value") + len(other["value"].rstrip(".,;:!?)]}")), SECRET
 
 
 def _values(text: str, at: int, *, all_of: bool) -> Iterator[tuple[int, int, bool]]:
@@ -320,8 +349,9 @@ def _prose_holds_secret(name: str, words: str, value: str) -> bool:
     """Return whether the value in `the password of ana is value` is a secret."""
     if value.startswith("(") or NOTHING.match(value):
         return False
-    if PASSWORD_NAME.search(HUMPS.sub("_", name)):
-        return looks_chosen(value) or (CODE_NAME.search(name) is not None and value.isdigit() and 4 <= len(value) <= 10)
+    plain = HUMPS.sub("_", name)
+    if PASSWORD_NAME.search(plain) or CODE_NAME.search(plain):
+        return looks_chosen(value) if CODE_NAME.search(plain) is None else is_code(value)
     opens = OPENING.search(words) is not None and len(value) >= 12 and RANDOM.match(value) is not None
     return opens or MIXED.match(value) is not None
 
@@ -331,10 +361,24 @@ def _indent(text: str, at: int) -> int:
     return len(text[line:at]) - len(text[line:at].lstrip(" \t"))
 
 
+def _section_spans(text: str) -> Iterator[Span]:
+    """Yield the settings below `secrets:`, and below `data:` in a Secret of Kubernetes."""
+    kubernetes = "Secret" in text and IS_SECRET_KIND.search(text) is not None
+    for section in SECTION.finditer(text) if "s:" in text.lower() or kubernetes else ():
+        if section.group().strip().lower().endswith("data:") and not kubernetes:
+            continue
+        setting = SETTING.match(text, section.end())
+        while setting and len(setting["indent"]) > len(section["indent"]):
+            if looks_chosen(setting["value"]) and not NOTHING.match(setting["value"]):
+                yield *setting.span("value"), SECRET
+            setting = SETTING.match(text, setting.end())
+
+
 def _column_spans(text: str, start: int, end: int, begin: int, stop: int) -> tuple[int, list[Span]]:
     """Return where the table below a header line ends, and the secrets in the column that the name is the head of."""
     header, name, found = text[start:end], text[begin:stop], []
-    parting = next((parting for parting in PARTINGS if len(list(filter(_is_filled, _cells(header, parting)))) > 1), "")
+    columns = {parting: len(list(filter(_is_filled, _cells(header, parting)))) for parting in PARTINGS}
+    parting = next((parting for parting in PARTINGS if columns[parting] > ("|" not in header)), "")
     heads = _cells(header, parting) if parting and len(header) < LONGEST_ROW else []
     column = next((n for n, cell in enumerate(heads) if header[slice(*cell)].strip("*`\"' ") == name), None)
     if column is None:

@@ -1,7 +1,8 @@
 """Words that name a secret, in the languages in which people write settings, logs and notes.
 
-Three kinds: what follows a word for a *password* is a secret whatever it looks like, as people choose it; what follows
-one for a *token* has digits; a *key* mostly is that of a mapping, unless a word like *secret* or *access* is beside it.
+Four kinds: what follows a word for a *password* is a secret whatever it looks like, as people choose it; what follows
+one for a *code* is a number; what follows one for a *token* has digits; a *key* mostly is that of a mapping, unless a
+word like *secret* or *access* is beside it.
 Accents may be missing or be separate characters (`contrasena`, `schluessel`); `_` stands for any joint or none.
 """
 
@@ -13,36 +14,46 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 SERVICES = (
-    "(?:admin|db|database|ftp|imap|ldap|login|mail|mongo|mysql|pg|postgres|proxy|redis|root|smtp|ssh|user|vnc|vpn)"
+    "(?:admin|become|db|database|ftp|imap|ldap|login|mail|mongo|mysql|pg|postgres|proxy|redis|root|smtp|ssh|user|vpn)"
 )
+USES = "(?:access|security|verification|recovery|backup|one_time|confirmation|login|2?fa|mfa|sms|pairing|unlock)"
 # Words long enough to be recognised at the end of a longer one: PGPASSWORD, datenbankpasswort.
 PASSWORD_ENDINGS = """
-    passwords? passwd passphrases? passcode passwort passworts passwörter kennwort kennwörter zugangscode zugangsdaten
-    anmeldedaten mots?_de_passe code_secret contraseñas? contrasenia contrasenya contrasinal palavra_passe
-    wachtwoord wachtwoorden toegangscode inloggegevens lösenord passord adgangskode kodeord salasana jelszó
+    passwords? passwd passphrases? passcode passwort passworts passwörter kennwort kennwörter zugangsdaten
+    anmeldedaten mots?_de_passe contraseñas? contrasenia contrasenya contrasinal palavra_passe
+    wachtwoord wachtwoorden inloggegevens lösenord passord adgangskode kodeord salasana jelszó losungswort
     пароль пароля паролю паролем пароли паролі лозинка mật_khẩu kata_sandi κωδικός_πρόσβασης συνθηματικό
     סיסמה סיסמא كلمة_المرور كلمة_السر पासवर्ड
 """
 PASSWORDS = """
     pwd pw psk requirepass masterauth identified_by
-    psw secrets? credentials? geheimnis geheimnisse geheimzahl mdp identifiants
-    clave_de_acceso secreto credenciales
+    psw secrets? pass_phrase seed_phrase mnemonic credentials? geheimnis geheimnisse schlüsselsatz mdp identifiants
+    clave_de_acceso palabra_de_paso secreto credenciales
     parola_d.ordine segreto credenziali senhas? segredo credenciais geheim hasło hasła hasłem hasłu sekret
     poświadczenia heslo şifre
-    SERVICE_pass şifresi parola parolă parol парола секрет секретом
-    phrase_secrète frase_secreta frase_segreta pin pin_codes? pin_number пин_код код_доступа access_code
-    security_code verification_code recovery_codes? one_time_code otp code_d.accès código_de_acceso código_de_acesso
-    dane_logowania données_de_connexion datos_de_acceso dati_di_accesso dados_de_acesso данные_для_входа
-    código_de_seguridad codice_di_accesso codice_segreto kod_dostępu
+    SERVICE_pass şifresi parola parolă parol парола секрет секретом кодовое_слово кодовая_фраза
+    phrase_secrète phrase_de_passe frase_secreta frase_segreta frase_di_accesso frase_de_acesso
+    dane_logowania données_de_connexion datos_de_acceso dati_di_accesso dados_de_acesso данные_для_входа учётные_данные
+    учетные_данные
 """
 UNSPACED = (  # languages in which nothing parts words
-    "密码|密碼|口令|凭证|凭据|验证码|パスワード|パスフレーズ|シークレット(?:キー)?|パスコード|暗証番号|合言葉|認証情報|비밀번호|패스워드|암호|รหัสผ่าน"
+    "密码|密碼|口令|凭证|凭据|パスワード|パスフレーズ|シークレット(?:キー)?|パスコード|合言葉|認証情報|비밀번호|패스워드|암호|비번|รหัสผ่าน"
 )
-TOKENS = """
-    token auth bearer apikeys? (?:access|auth|refresh|session|api|bot|zugriffs|zugangs|toegangs)token jetons? gettone
-    żeton токен токена токеном
+CODES = """
+    pin pin_codes? pin_number otp totp USE_codes? one_time_passcode geheimzahl codice_segreto code_secret zugangscode
+    toegangscode einmalcode bestätigungscode sicherheitscode zugriffscode prüfcode verifizierungscode
+    código_de_acceso código_de_acesso código_de_seguridad código_de_segurança código_de_verificación
+    código_de_verificação código_de_confirmación código_de_confirmação code_d.accès code_de_vérification
+    code_de_sécurité code_de_confirmation codice_di_accesso codice_di_sicurezza codice_di_verifica codice_di_conferma
+    kod_dostępu kod_weryfikacyjny doğrulama_kodu пин_код проверочный_код код_доступа код_подтверждения код_безопасности
 """
-UNSPACED_TOKENS = "密钥|密鑰|秘钥|私钥|私鑰|金鑰|令牌|秘密鍵|トークン|APIキー|アクセスキー|토큰|API_?키"
+UNSPACED_CODES = "验证码|驗證碼|校验码|授权码|动态码|暗証番号|認証コード|認証番号|確認コード|인증번호|인증 ?코드"
+TOKEN_ENDINGS = "token"
+TOKENS = """
+    auth bearer apikeys? jwt csrf xsrf jetons? gettone ficha_de_acceso github_pat gitlab_pat azure_pat
+    session_?id sess_?id jsession_?id phpsess_?id connect.sid żeton токен токена токеном токену
+"""
+UNSPACED_TOKENS = "密钥|密鑰|秘钥|私钥|私鑰|金鑰|令牌|秘密鍵|トークン|APIキー|アクセスキー|토큰|API[ _]?키|비밀 ?키"
 KEY_ENDINGS = "schlüssel schlüssels sleutel nyckel ключ ключа ключом"
 KEYS = "clés? clef claves? llaves? chiavi chiave chaves? klucz klucze nøgle nøkkel avain klíč kulcs anahtar cheie"
 OPENING = re.compile(  # words beside one for a key that say that it opens something
@@ -71,9 +82,8 @@ def _letter(letter: str) -> str:
 
 
 def _patterns(words: str) -> list[str]:
-    return [
-        "".join(map(_letter, word.replace("SERVICE", SERVICES))).replace("_", r"[ _.’'\-]?") for word in words.split()
-    ]
+    words = words.replace("SERVICE", SERVICES).replace("USE", USES)
+    return ["".join(map(_letter, word)).replace("_", r"[ _.’'\-]?") for word in words.split()]
 
 
 def _any_of(endings: str, words: str, unspaced: str = "(?!)") -> str:
@@ -83,18 +93,23 @@ def _any_of(endings: str, words: str, unspaced: str = "(?!)") -> str:
 
 
 PASSWORD = _any_of(PASSWORD_ENDINGS, PASSWORDS, UNSPACED)
-TOKEN = _any_of("(?!)", TOKENS, UNSPACED_TOKENS)
+CODE = _any_of("(?!)", CODES, UNSPACED_CODES)
+TOKEN = _any_of(TOKEN_ENDINGS, TOKENS, UNSPACED_TOKENS)
 KEY = _any_of(KEY_ENDINGS, KEYS)
-WORDS = [*_patterns(f"{PASSWORD_ENDINGS} {PASSWORDS} {TOKENS} {KEY_ENDINGS} {KEYS}")]
-WORDS += [*UNSPACED.split("|"), *UNSPACED_TOKENS.split("|"), "pass(?![a-z])", "key", "connection", "private"]
-# The longest literal of each: where it is missing, so is the word, and that is faster to find out.
-LITERALS = tuple(
-    (
-        max(re.findall(r"[^\W_]+", re.sub(r"\(\?:[^()]*\)\??|\[[^]]*\][?]?|.\?", " ", word)) or [""], key=len).lower(),
-        word,
-    )
-    for word in WORDS
-)
+WORDS = _patterns(" ".join([PASSWORD_ENDINGS, PASSWORDS, CODES, TOKEN_ENDINGS, TOKENS, KEY_ENDINGS, KEYS]))
+WORDS += [word for words in (UNSPACED, UNSPACED_CODES, UNSPACED_TOKENS) for word in words.split("|")]
+WORDS += ["pass(?![a-z])", "key", "connection", "private"]
+
+
+def _literal(word: str) -> str:
+    """Return the longest literal of a pattern: where it is missing, so is the word, and that is faster to find out."""
+    replaced = 1
+    while replaced:
+        word, replaced = re.subn(r"\(\?[:!][^()]*\)\??|\[[^]]*\]\??|.\?", " ", word)
+    return max(re.findall(r"[^\W_]+", word) or [""], key=len).lower()
+
+
+LITERALS = tuple((_literal(word), word) for word in WORDS)
 
 
 def find(text: str, lower: str) -> Iterator[re.Match[str]]:
