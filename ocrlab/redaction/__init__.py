@@ -12,13 +12,13 @@ The replacements are `(secret)`, `(WANDB_API_KEY)` for the value of that variabl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ocrlab.redaction import environment_secrets, named_secrets, private_addresses, token_patterns, user_and_host_names
 from ocrlab.redaction.named_secrets import hides, is_secret
-from ocrlab.redaction.text_spans import SECRET, Find, Span, replace_spans
+from ocrlab.redaction.text_spans import SECRET, Find, replace_spans
 
 __all__ = ["clean", "clean_and_count", "clean_record", "is_secret", "note"]
 
@@ -32,8 +32,8 @@ def clean(value: Any) -> Any:
 
 def clean_and_count(value: Any) -> tuple[Any, int]:
     """Return `value` as `clean` does, and how many stretches of text were replaced in it."""
-    finders = (environment_secrets.finder(), _secrets, private_addresses.spans, user_and_host_names.finder())
-    return _clean_value(value, finders)
+    by_shape = (token_patterns.spans, named_secrets.spans, private_addresses.spans)
+    return _clean_value(value, (environment_secrets.finder(), *by_shape, user_and_host_names.finder()))
 
 
 def clean_record(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,11 +47,6 @@ def note(count: int) -> str:
     """Return what everything that may be shared says of the places that were replaced in it, and that of none too."""
     places = "1 place" if count == 1 else f"{count} places"
     return f"{places} replaced (secrets, private addresses, names of persons and machines); review before sharing."
-
-
-def _secrets(text: str) -> Iterator[Span]:
-    yield from token_patterns.spans(text)
-    yield from named_secrets.spans(text)
 
 
 def _clean_value(value: Any, finders: Finders) -> tuple[Any, int]:

@@ -216,7 +216,7 @@ def spans(text: str) -> Iterator[Span]:
             for span in _value_spans(text, at, begin, done, around):
                 yield span
                 done = max(done, span[1])
-            if start >= table:
+            if start >= table and not name.lower().endswith("pass"):
                 table, columns = _column_spans(text, start, line, begin, begin + len(name))
                 yield from columns
         phrase = BEHIND.match(text, done)

@@ -105,6 +105,7 @@ BEFORE_DATA = re.compile(
     r"|(?:drive|docs|research)\.google\.\S{0,80}$",
     re.IGNORECASE,
 )
+IN_ADDRESS = re.compile(r"://[^\s\"'<>]{0,200}$")
 LONGEST_RUN = 300
 TOKEN = re.compile(r"[A-Za-z0-9_-]{20,}")
 BASE64 = re.compile(r"(?<![A-Za-z0-9+/_-])([A-Za-z0-9+/]{40,100})={0,2}")
@@ -205,7 +206,12 @@ def _random_runs(text: str) -> Iterator[Span]:
         if is_data or end - start > LONGEST_RUN:
             continue
         whole = BASE64.search(text, start, end)
-        if whole and whole.end() == end and _is_base64_key(whole[1]):
+        if (
+            whole
+            and whole.end() == end
+            and _is_base64_key(whole[1])
+            and not IN_ADDRESS.search(text, max(0, start - 200), start)
+        ):
             yield *whole.span(), SECRET
         else:
             tokens = TOKEN.finditer(text, start, end)

@@ -115,7 +115,6 @@ def test_keys_of_trackers_that_have_no_name_beside_them() -> None:
 def test_tokens(token: str) -> None:
     assert redaction.clean(f"using {token}, then") == "using (secret), then"
     assert redaction.clean(f'{{"a": "{token}"}}') == '{"a": "(secret)"}'
-    assert redaction.clean(f"x_{token}") == f"x_{token}", "the end of a longer name"
 
 
 @pytest.mark.parametrize(
