@@ -95,7 +95,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}$")
 
 # Long runs without a blank. Encoded data (pictures, digests, public keys) look the same: they begin in a known way,
 # come after a word for it, go on for longer than any token, or are wrapped over lines.
-RUN = re.compile(r"(?<![A-Za-z0-9+/=_-])(?:(?<=\\)[nrtbf]|(?<=%)[0-9A-F]{2})?([A-Za-z0-9+/=_-]{20,})")
+RUN = re.compile(r"(?<![A-Za-z0-9+/=_-])(?:(?<=\\)[nrtbf]|(?<=%)[0-9A-F]{2}|-p)?([A-Za-z0-9+/=_-]{20,})")
 DATA = re.compile(  # the last one is a certificate
     r"sha\d{1,3}[-=]|iVBOR|/9j/|R0lGOD|UklGR|AAAA|UEsDB|JVBERi|H4sI|PHN2Zy|d09G|_{1,2}Z|LS0tLS1CRUdJTiBDRVJUSUZJQ0FUR",
     re.IGNORECASE,
@@ -107,7 +107,7 @@ BEFORE_DATA = re.compile(
 )
 IN_ADDRESS = re.compile(r"://[^\s\"'<>]{0,200}$")
 LONGEST_RUN = 300
-TOKEN = re.compile(r"[A-Za-z0-9_-]{20,}")
+TOKEN = re.compile(r"([A-Za-z0-9_-]{20,})(?:={1,2}(?![A-Za-z0-9]))?")
 BASE64 = re.compile(r"(?<![A-Za-z0-9+/_-])([A-Za-z0-9+/]{40,100})={0,2}")
 CHANGE = re.compile(r"[a-z]+|[A-Z]+|\d+|[/+]+")
 
@@ -215,7 +215,7 @@ def _random_runs(text: str) -> Iterator[Span]:
             yield *whole.span(), SECRET
         else:
             tokens = TOKEN.finditer(text, start, end)
-            yield from ((*token.span(), SECRET) for token in tokens if looks_random(token.group()))
+            yield from ((*token.span(), SECRET) for token in tokens if looks_random(token[1]))
 
 
 def _is_base64_key(value: str) -> bool:
