@@ -166,6 +166,8 @@ def hides(name: str, value: str, around: str = "") -> bool:
     folder = value.startswith(("/", "~", ".")) and (name in FOLDERS or "credential" in name.lower())
     if not names_secret(name) or NOTHING.match(value) or folder:
         return False
+    if SECRET in value and "://" not in value:
+        return True  # a part of it looked random
     plain = HUMPS.sub("_", name)
     if CODE_NAME.search(plain):
         return is_code(value) or (looks_chosen(value) and not PIN.search(plain))
