@@ -344,7 +344,8 @@ def _rest(text: str, start: int) -> int:
     """Return where a value without quotes ends, of which only the beginning was looked at."""
     bare = REST.match(text, start)
     assert bare is not None, "it matches nothing too"
-    return start + len(bare.group().rstrip(",;)]}"))
+    value = bare.group().rstrip(",;)]}")
+    return start + len(value) + value.endswith(SECRET[:-1])
 
 
 def _prose_holds_secret(name: str, words: str, value: str) -> bool:
