@@ -176,12 +176,12 @@ def hides(name: str, value: str, around: str = "") -> bool:
     if plain.lower().endswith("pass"):
         return looks_chosen(value)
     foreign = KEY_NAME.search(name) is not None
-    drawn = len(value) >= 10 and looks_drawn(value.strip("\"',;)]}"))
-    if NUMBER.match(value) or not (len(value) >= LONG or drawn or foreign or any(map(str.isdigit, value))):
+    random = len(value) >= 10 and looks_drawn(value.strip("\"',;)]}"))
+    if NUMBER.match(value) or not (len(value) >= LONG or random or foreign or any(map(str.isdigit, value))):
         return False  # tokens and keys are drawn: `new_key = prefix` and `token: Token` are code
     if foreign:
         opens = OPENING.search(f"{name} {around}") is not None and looks_chosen(value)
-        return opens or drawn or looks_strong(value)
+        return opens or random or looks_strong(value)
     opens = ACCESS_KEY.search(plain) is not None or not name.lower().endswith(("key", "keys"))
     return opens or ANY_KEY.match(value) is not None
 

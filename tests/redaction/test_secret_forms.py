@@ -50,7 +50,7 @@ def with_values(form: str, values: dict[str, str]) -> tuple[str, set[str]]:
     }
 
 
-def drawn(source: random.Random) -> dict[str, str]:
+def random_values(source: random.Random) -> dict[str, str]:
     def word(length: int, letters: str = LETTERS) -> str:
         return "".join(source.choices(letters, k=length))
 
@@ -80,7 +80,7 @@ def test_forms(form: str) -> None:
 def test_values_drawn_at_random() -> None:
     source, remain = random.Random(20261127), []
     for form in FORMS * 3:
-        text, secrets = with_values(form, drawn(source))
+        text, secrets = with_values(form, random_values(source))
         cleaned = redaction.clean(text)
         remain += [form for secret in secrets if secret in cleaned]
     assert len(remain) <= 0.02 * 3 * len(FORMS), sorted(remain)
