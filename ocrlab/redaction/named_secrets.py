@@ -60,7 +60,7 @@ SCHEMES = ("bearer", "basic", "token", "digest", "apikey", "negotiate")
 # there only a value that looks drawn is hidden.
 BETWEEN = re.compile(
     rf"{QUOTE}?\]?(?:{SPACE}:{SPACE}(?:str|bytes|Any|SecretStr)(?: ?\| ?None)?{SPACE}=(?!=)"
-    rf"|{SPACE}(?:[=!]=?>?|:=|->|<-|→|\.{{3,40}}|[：＝]|:(?!:|//)|%3[aAdD])\*{{0,2}}|(?P<copula>[はが是为為은는이])|(?=[「『«„“])"
+    rf"|{SPACE}(?:[=!]=?>?|:=|->|<-|→|\.{{3,40}}|[：＝]|:(?!:|//)|%3[aAdD])\*{{0,2}}|(?P<copula>[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]{{1,8}}[:：]?)|(?=[「『«„“])"
     r"|(?P<weak>,[ \t]?|[ \t]{0,40}[|│┃][ \t]{0,40}|[ \t]{2,40}|\t|(?:</\w+>\s{0,9}){1,3}(?:<\w[^>\n]{0,80}>){1,3}))"
     rf"{SPACE}(?:!(?:vault|secret|str|binary|encrypted)[\w/:-]{{0,20}} )?\{{?"
     rf"(?:(?:(?:[a-z]\w{{0,30}}\.){{0,3}}[A-Z]\w{{0,40}}|str|bytes)\((?=[bru]?{QUOTE}))?"
@@ -98,7 +98,7 @@ BARE = (
 VALUE = re.compile(
     rf"[bfru]?(?:(?P<plain>[\"'])(?P<text>(?:\\.|(?!(?P=plain))[^\\\n]){{0,8000}})(?P=plain)"
     rf"|(?P<quote>{QUOTE})(?P<inside>[^\n]{{0,8000}}?)(?P=quote)"
-    rf"|[«„“‘「『`] ?(?P<fancy>[^\n«»„“”’」』`]{{1,400}}?) ?[»“”’」』`])"
+    rf"|[«»„“‘「『`] ?(?P<fancy>[^\n«»„“”’」』`]{{1,400}}?) ?[«»“”’」』`])"
     rf"|{QUOTE}?(?P<bare>{BARE}{{1,200}})"
 )
 REST = re.compile(rf"{BARE}*")
@@ -106,7 +106,7 @@ RANDOM = re.compile(r"(?=[^\s\"'<]{0,60}\d)(?=[^\s\"'<]{0,60}[A-Za-z])[^\s\"'<(\
 
 # Prose: `Invalid API key: 0123...`, `the token abc... has expired`. Without a word before it a key is mostly that of a
 # mapping or a module, so that only hexadecimal digits, or a mixture of cases and digits, are a secret.
-BEHIND = re.compile(r"(?: (?:is|was|of|for|given|provided))?[ \t:=]{1,4}[\"'`<(\[]?(?P<value>[\w+/=.-]{16,256})")
+BEHIND = re.compile(r"(?: (?:is|was|of|for|given|provided))?[ \t:：=]{1,4}[\"'`<(\[]?(?P<value>[\w+/=.-]{16,256})")
 TAIL = re.compile(r"[\w+/=.-]*")
 ACCESS_PHRASE = re.compile(
     r"\b(?:api|access|secret|account|license|auth\w{0,12}|signing|shared)[ -]?(?:keys?|tokens?)$", re.I
@@ -123,6 +123,10 @@ PROSE = re.compile(
 )
 TO = re.compile(r"[\"'»”`!?]? (?:to|auf|zu|in|a|à|en|на) [\"'«„“`]?(?P<value>[^\s\"'<>«»“”`]{6,200})")
 PIN = re.compile(r"(?:^|[_-])pin$", re.IGNORECASE)
+VALUE_FIRST = re.compile(  # `hunter2 is the password`
+    r"(?:^|[\s\"'«„“`])(?P<value>[^\s\"'<>«»“”`]{6,60})[\"'»”`]? (?:is|as|ist|als|est|comme|es|como|è|come|é)"
+    r" (?:(?:the|my|your|a|das|dein|mein|le|mon|votre|la|tu|su|mi|il|sua|minha) )?$"
+)
 NETRC = re.compile(r"\blogin[ \t]{1,4}\S{1,80}[ \t]{1,4}password[ \t]{1,4}(?!\()(\S+)", re.IGNORECASE)
 BEFORE, AFTER = 80, 40  # characters before a word in which its identifier begins, and in which a word belongs to it
 UNSPACED = "\u0e00"  # from here on letters of languages that do not part words: Thai, Chinese, Japanese, Korean
@@ -171,6 +175,8 @@ def hides(name: str, value: str, around: str = "") -> bool:
     plain = HUMPS.sub("_", name)
     if CODE_NAME.search(plain):
         return is_code(value) or (looks_chosen(value) and not PIN.search(plain))
+    if value.isalpha() and not value.isascii():
+        return False  # a word about it
     if PASSWORD_NAME.search(plain):  # people choose them, so that they may be words
         return SHORT_WORD.search(plain) is None or looks_chosen(value)
     if plain.lower().endswith("pass"):
@@ -315,6 +321,9 @@ def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Itera
             if second and (second["parting"].strip() or looks_chosen(second["value"])):
                 yield *second.span("value"), SECRET
             return
+    first = VALUE_FIRST.search(text[max(0, at - 80) : at]) if password else None
+    if first and looks_chosen(first["value"]):
+        yield max(0, at - 80) + first.start("value"), max(0, at - 80) + first.end("value"), SECRET
     insert = INSERT.match(text, end)
     if insert:
         for value in QUOTED.finditer(text, *insert.span("values")):

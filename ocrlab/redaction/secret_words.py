@@ -20,7 +20,7 @@ USES = "(?:access|security|verification|recovery|backup|one_time|confirmation|lo
 # Words long enough to be recognised at the end of a longer one: PGPASSWORD, datenbankpasswort.
 PASSWORD_ENDINGS = """
     passwords? passwd passphrases? passcode passwort passworts passwörter kennwort kennwörter zugangsdaten
-    anmeldedaten mots?_de_passe contraseñas? contrasenia contrasenya contrasinal palavra_passe
+    anmeldedaten mots?_de_passe mot_passe contraseñas? contrasenia contrasenya contrasinal palavra_passe
     wachtwoord wachtwoorden inloggegevens lösenord passord adgangskode kodeord salasana jelszó losungswort
     пароль пароля паролю паролем пароли паролі лозинка mật_khẩu kata_sandi κωδικός_πρόσβασης συνθηματικό
     סיסמה סיסמא كلمة_المرور كلمة_السر पासवर्ड

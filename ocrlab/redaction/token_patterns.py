@@ -21,6 +21,10 @@ GAP = r"[\s\"',=]{1,4}"  # between an option and its value, in a command line or
 READERS = "(?:sudo|docker|podman|helm|kinit|gpg|passwd|cryptsetup)"
 DIGEST = rf"([0-9a-f]{{40}}|{UUID})(?![\w-])"
 LOGIN = rf"\b(?:login|auth|authtoken)[\"'(]{{0,2}}(?: --?[\w=:./-]{{1,60}}){{0,4}}[ \"'(]{{1,2}}{DIGEST}"
+YOUR_CODE = (
+    r"(?i:\b(?:your|ihr|dein|votre|ton|tu|su|tuo|suo|seu|ваш|твой) (?:[\w-]{1,20} ){0,2}(?:code|código|codice|код)"
+    r"(?: [^\W\d]{1,20}){0,3}? (?:is|ist|lautet|est|es|è|é|—|-))[: ]{1,2}(\d{4,8})(?!\d| lines)"
+)
 
 # What is searched first, and where the secret is: the last group, or all of it.
 SHAPES = (
@@ -37,11 +41,15 @@ SHAPES = (
     ("ookie", r"(?i:\bcookie\\{0,3}[\"']?\s{0,2}:\s{0,2}\\{0,3}[\"']?)((?!\()[\w.-]{1,60}=[^\r\n\"'<>\\]{6,})"),
     ("uthorization", r"uthorization\W{1,6}(?:SharedKey|Digest|OAuth|AWS4\S{1,30}|Hawk) ((?!\()[^\r\n]{6,})"),
     ("Basic ", r"\bBasic +((?=[A-Za-z+/]*[\d=])[A-Za-z0-9+/]{12,200}={0,2})(?![\w=])"),
+    ("uth", rf"uth\w{{0,20}}[\"']?\s?[:=]\s?[\"']?[\w.@-]{{1,60}}:{CHOSEN}"),
+    # messages with a one-time code
+    *((word, YOUR_CODE) for word in ("ode ", "ódigo ", "odice ", "код ")),
     # files of settings, and keys of known issuers
     ("sername", r"\"username\\?\":\s?\\?\"[^\"]{1,80}\",\s?\\?\"key\\?\":\s?\\?\"([0-9a-f]{32})\\?\""),
     ("Private-", r"Private-Lines: \d{1,3}\r?\n((?:[A-Za-z0-9+/=]{1,80}(?:\r?\n|$)){1,200})"),  # PuTTY
     ("Private-MAC", r"Private-MAC: ([0-9a-f]{40,64})"),
     ("A", r"(?<![A-Za-z0-9])((?:A3T[A-Z0-9]|AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16})(?![A-Za-z0-9])"),  # AWS
+    ("_", r"\b(?:hf|api_org)_[A-Za-z]{34}\b"),
     ("pat", r"\b(pat[A-Za-z0-9]{14,16}\.[0-9a-f]{64,})"),  # Airtable
     ("Q~", r"(?<![\w.~-])([\w.~-]{3}\dQ~[\w.~-]{31,34})(?![\w~-])"),
     ("-us", r"(?<![\w-])([0-9a-f]{32}-us\d{1,2})(?![\w-])"),

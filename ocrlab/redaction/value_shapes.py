@@ -13,7 +13,7 @@ NAME = 0.6  # of the characters of TestNamedTupleInput_0 are small letters, of a
 NUMBERS = re.compile(r"\d+")
 LONG = 20  # characters
 NOT_CHOSEN = re.compile(
-    r".*[\\()\[\]{}=<>]|.*://|.*\.\w{1,4}$|v?[\d.,:x-]+%?$|(?:utf|base|sha|md|aes|rsa|fp|bf|int|cuda|gpu|rank)-?\d+$"
+    r".*[\\()\[\]{}=<>]|.*://|.*\.\w{1,4}$|v?[\d.,:x-]+%?$|(?:utf|base|sha|md|aes|rsa|fp|bf|int|rank)-?\d+$|(?:gpu|cpu|cuda|node)"
     r"|\d+[a-z]{1,2}$|[$%]\w+%?$",
     re.IGNORECASE,
 )
@@ -27,7 +27,7 @@ STATES = (  # what is reported of a secret, and no secret
 )
 # Nothing, a type, a variable of a shell or a template, a call, a tag of YAML, a state.
 NOTHING = re.compile(
-    r"(?:none|null|nil|true|false|str|bytes|int|any|self|secretstr|\*+|\.\.\.)?[,;:.)\]}]*$|<[^>]*>|\[|\{(?!\S*\d)|\(\w+\)(?![\w+/=])"
+    r"(?:none|null|nil|true|false|str|bytes|int|any|self|secretstr|default|bcrypt|\*+|\.\.\.)?[,;:.)\]}]*$|<[^>]*>|\[|\{(?!\S*\d)|\(\w+\)(?![\w+/=])"
     rf"|\$\{{|\$\w+\W*$|\$\(|%\w+%|\{{\{{|[A-Za-z_][\w.]*[(\[]|(?:{STATES})[,;:.!]*$|!\w+$|x+$|your\W",
     re.IGNORECASE,
 )
