@@ -124,7 +124,7 @@ PROSE = re.compile(
 TO = re.compile(r"[\"'»”`!?]? (?:to|auf|zu|in|a|à|en|на) [\"'«„“`]?(?P<value>[^\s\"'<>«»“”`]{6,200})")
 PIN = re.compile(r"(?:^|[_-])pin$", re.IGNORECASE)
 VALUE_FIRST = re.compile(  # `hunter2 is the password`
-    r"(?:^|[\s\"'«„“`])(?P<value>[^\s\"'<>«»“”`]{6,60})[\"'»”`]? (?:is|as|ist|als|est|comme|es|como|è|come|é)"
+    r" (?:is|as|ist|als|est|comme|es|como|è|come|é)"
     r" (?:(?:the|my|your|a|das|dein|mein|le|mon|votre|la|tu|su|mi|il|sua|minha) )?$"
 )
 NETRC = re.compile(r"\blogin[ \t]{1,4}\S{1,80}[ \t]{1,4}password[ \t]{1,4}(?!\()(\S+)", re.IGNORECASE)
@@ -321,9 +321,12 @@ def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Itera
             if second and (second["parting"].strip() or looks_chosen(second["value"])):
                 yield *second.span("value"), SECRET
             return
-    first = VALUE_FIRST.search(text[max(0, at - 80) : at]) if password else None
-    if first and looks_chosen(first["value"]):
-        yield max(0, at - 80) + first.start("value"), max(0, at - 80) + first.end("value"), SECRET
+    link = VALUE_FIRST.search(text, max(0, at - 16), at) if password else None
+    if link:
+        value = text[max(0, link.start() - 60) : link.start()].rpartition(" ")[2].strip("\"'«„“`»”")
+        start = text.rfind(value, 0, link.start())
+        if looks_chosen(value):
+            yield start, start + len(value), SECRET
     insert = INSERT.match(text, end)
     if insert:
         for value in QUOTED.finditer(text, *insert.span("values")):
