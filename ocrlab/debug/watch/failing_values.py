@@ -7,11 +7,13 @@ user's class), tensors on a GPU are described without a CUDA call, and all of it
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import linecache
 import re
 import sys
 import time
+from types import FunctionType, MethodType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ PLAIN = (int, float, bool, complex, type(None))
 MAX_MODULES = 10_000
 LIBRARY_ARGUMENTS = 8  # tensors of a library's frame
 MAX_CODE = 1 << 16  # bytes of a function's code up to the failing instruction, whose columns are looked up
+NO_ATTRIBUTE = "<no attribute>"  # the name under which the object stands that an AttributeError is about
 MAX_LOCALS = 1000  # names of a frame among which a DataLoader is looked for
 
 
@@ -79,9 +82,10 @@ class Reader:
             }
         if issubclass(kind, dict):  # its entries, without a method that the class has overwritten
             return {**result, **self.container(dict(dict.items(value)), depth)}
-        if callable(value) and kind.__module__ in ("builtins", "torch"):
-            name = getattr(value, "__qualname__", None)
-            return {**result, "kind": "callable", "text": name if isinstance(name, str) else ""}
+        if issubclass(kind, type) or (callable(value) and kind.__module__ in ("builtins", "torch")):
+            name = type.__getattribute__(value, "__qualname__") if issubclass(kind, type) else value.__qualname__
+            known = {"kind": "callable", "text": name if isinstance(name, str) else ""}
+            return {**result, **known, "parameters": parameters(value)}
         return {**result, **self.library_object(value, depth)}
 
     def tensor(self, value: Any) -> dict[str, Any]:
@@ -197,7 +201,10 @@ class Reader:
         if "Dataset" in bases:
             result["kind"] = "dataset"
         if place.startswith("torch.utils.data") and kind.__name__ in ("TensorDataset", "Subset"):
-            result["length"] = len(value)
+            try:  # one that is half built raises
+                result["length"] = len(value)
+            except Exception:
+                return result
         if "state" in attributes and "param_groups" in attributes:
             result["kind"] = "optimizer"
             result["groups"] = [len(group.get("params", ())) for group in attributes["param_groups"]]
@@ -287,6 +294,52 @@ class Reader:
         result["values"] = values
         return result
 
+    def called(self, trace: TracebackType) -> dict[str, Any]:
+        """Return the classes and functions that the line of a library names, by their names."""
+        frame = trace.tb_frame
+        values = {}
+        for name in list(dict.fromkeys(NAMES.findall(failing_text(trace)[0])))[:MAX_NAMES]:
+            try:
+                value = self.lookup(name, frame, frame.f_locals)
+            except Exception:
+                continue
+            if issubclass(type(value), type) or type(value) is type(with_prefixes):
+                values[name] = self.describe(value)
+        return values
+
+    def without_attribute(self, error: AttributeError) -> dict[str, Any]:
+        """Return the object that lacks an attribute, with the names that it has and those of similar spelling."""
+        value: Any = error.obj
+        wanted = str(error.name)
+        holders = [stored(value), *(base.__dict__ for base in type(value).__mro__)]
+        if issubclass(type(value), type):
+            holders += [base.__dict__ for base in type.mro(value)]
+        if self.is_module(value):
+            holders += [holders[0].get(part) or {} for part in ("_modules", "_parameters", "_buffers")]
+        names = [name for holder in holders for name in holder if type(name) is str and not name.startswith("__")]
+        near = [name for name in names if name.lower() == wanted.lower()]
+        near = near or difflib.get_close_matches(wanted, names[:MAX_LOCALS], 2, 0.7)
+        return {**self.describe(value, 2), "near": list(dict.fromkeys(near)), "has": list(holders[0])[:MAX_NAMES]}
+
+
+def parameters(value: Any) -> list[str] | None:
+    """Return the names of the parameters of a function or class written in Python; None where they are not known."""
+    if issubclass(type(value), type):
+        functions = [base.__dict__["__init__"] for base in type.mro(value) if "__init__" in base.__dict__]
+    else:
+        functions = [value.__func__ if type(value) is MethodType else value]
+    names: list[str] = []
+    for function in functions:
+        while type(function) is FunctionType and type(function.__dict__.get("__wrapped__")) is FunctionType:
+            function = function.__dict__["__wrapped__"]
+        if type(function) is not FunctionType:
+            break
+        code = function.__code__
+        names += code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if not code.co_flags & 0x08:  # without **options the classes below it get no names from the caller
+            break
+    return [name for name in dict.fromkeys(names) if name not in ("self", "cls")][:MAX_ITEMS] or None
+
 
 def with_prefixes(names: list[str]) -> list[str]:
     """Return `a`, `a.b` and `a.b.c` for each `a.b.c`."""
@@ -337,6 +390,13 @@ def collect(error: BaseException, is_own: Callable[[str], bool]) -> list[dict[st
             reader.root = owner
             reader.name_modules(owner)
     result = [reader.frame(entry, is_own(entry.tb_frame.f_code.co_filename)) for entry in traces[-MAX_FRAMES:]]
+    if result and isinstance(error, TypeError) and not result[-1]["own"]:
+        result[-1]["values"] |= reader.called(traces[-1])
+    if result and type(error) is AttributeError and type(error.name) is str:
+        try:
+            result[-1]["values"][NO_ATTRIBUTE] = reader.without_attribute(error)
+        except Exception:
+            return result
     while len(result) > 1 and len(repr(result)) > MAX_RECORD:
         del result[0]
     return result

@@ -16,31 +16,36 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ocrlab.debug.diagnosis.explanations import (  # noqa: F401  each registers its explanations
+    attributes,
     autograd,
     batch_shapes,
+    calls,
     checkpoints,
     labels,
     layer_shapes,
     model_code,
+    names,
     notebook_state,
     results,
     samples,
     shapes,
     types_and_devices,
 )
-from ocrlab.debug.diagnosis.explanations.explanation import FUNCTIONS, Edit, Explanation
+from ocrlab.debug.diagnosis.explanations.explanation import FUNCTIONS, GENERAL, Edit, Explanation
 from ocrlab.debug.diagnosis.explanations.failure import Failure
+from ocrlab.debug.diagnosis.explanations.known_messages import explain_known
 from ocrlab.debug.diagnosis.explanations.messages import facts
 
 __all__ = ["Edit", "Explanation", "explain"]
-IN_NOTEBOOKS = "notebook_state"
+IN_NOTEBOOKS, KNOWN = "notebook_state", "known_messages"
 
 
 def explain(failure: Failure) -> tuple[str, Explanation] | None:
     """Return an explanation and the module that has it; None where the facts support none. Never raises."""
     for fact in facts(failure.type, failure.message):
         functions = FUNCTIONS.get(fact.kind, [])
-        for function in sorted(functions, key=lambda f: f.__module__.endswith(IN_NOTEBOOKS) != bool(failure.cells)):
+        functions = sorted(functions, key=lambda f: f.__module__.endswith(IN_NOTEBOOKS) != bool(failure.cells))
+        for function in [*functions, *GENERAL.get(fact.kind, [])]:
             try:
                 explanation = function(fact, failure)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError, OSError):
@@ -48,6 +53,9 @@ def explain(failure: Failure) -> tuple[str, Explanation] | None:
             if explanation is not None:
                 name = function.__module__.rpartition(".")[2]
                 return name, _with_cells(explanation, name, failure)
+    known = explain_known(failure)
+    if known is not None:
+        return KNOWN, _with_cells(known, KNOWN, failure)
     note = _changed_name(failure)
     return (
         (IN_NOTEBOOKS, Explanation(note, "Run the cell that makes it again, or give the later value another name."))

@@ -37,14 +37,15 @@ class Explanation:
 
 Explain = Callable[[Fact, Failure], "Explanation | None"]
 FUNCTIONS: dict[str, list[Explain]] = {}
+GENERAL: dict[str, list[Explain]] = {}  # asked where none of the others knows an answer
 
 
-def explains(*kinds: str) -> Callable[[Explain], Explain]:
+def explains(*kinds: str, general: bool = False) -> Callable[[Explain], Explain]:
     """Register a function for kinds of facts; of several for one kind the first that knows an answer is taken."""
 
     def register(function: Explain) -> Explain:
         for kind in kinds:
-            FUNCTIONS.setdefault(kind, []).append(function)
+            (GENERAL if general else FUNCTIONS).setdefault(kind, []).append(function)
         return function
 
     return register
@@ -83,6 +84,11 @@ def times(shape: tuple[int, ...] | list[int]) -> str:
 def sizes(shape: tuple[int, ...] | list[int]) -> str:
     """Return `(3, 64, 64)`."""
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def a(noun: str) -> str:
+    """Return `a list`, `an int`."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def count(number: int, noun: str, plural: str = "") -> str:

@@ -23,6 +23,7 @@ LIBRARY = re.compile(
 )
 WORKER = re.compile(r"Caught (?P<type>\w+) in DataLoader worker process (?P<worker>\d+)")
 CELL = re.compile(r"^cell (\d+)$")
+NO_ATTRIBUTE = "<no attribute>"  # as failing_values.py has it
 CHAIN = 6  # exceptions back from the last one, among which is the one that passed it on
 MESSAGE_LINES = 60
 MAX_OUTPUT = 1 << 16  # characters of what a cell has printed
@@ -155,6 +156,11 @@ class Failure:
         """Return the value of a name in a frame, by default the innermost one of the program."""
         at = frame or self.frame
         return at.values.get(name) if at else None
+
+    @property
+    def without_attribute(self) -> Value | None:
+        """The object that an AttributeError is about; `near` has the names of similar spelling that it knows."""
+        return self.frames[-1].values.get(NO_ATTRIBUTE) if self.frames else None
 
     def in_library(self, function: str, file: str = "") -> Frame | None:
         """Return the innermost library frame of a function."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+BLANK = re.compile(r"<([a-z_]\w*(?:@\d+)?(?:\.\w+)?)>")  # in the sentences of rules.py
 SHAPE = r"(?:torch\.Size\()?\[?\(?(?P<{}>[\d, x]*)\)?\]?\)?"
 
 
@@ -189,6 +190,11 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"slice\(\) cannot be applied to a (?P<type>0-dim) tensor",
         r"len\(\) of a (?P<type>0-d) tensor",
         r"object of type '(?P<type>[\w.]+)' has no len\(\)",
+    ),
+    "special_method": (
+        r"Subclasses of Dataset should implement (?P<method>__getitem__)",
+        r"'(?P<type>[\w.]+)' object (?:does not support (?P<method>item assignment|the context manager protocol))",
+        r"'(?P<type>[\w.]+)' object is (?P<method>not an iterator)",
     ),
     "optimizer_argument": (
         r"params argument given to the optimizer should be an iterable of Tensors or dicts, but got (?P<type>[\w.]+)",

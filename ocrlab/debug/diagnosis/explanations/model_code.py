@@ -10,7 +10,6 @@ from pathlib import Path
 from ocrlab.debug.diagnosis.explanations.explanation import (
     Explanation,
     changed,
-    count,
     explains,
     listed,
     replaced,
@@ -27,10 +26,10 @@ from ocrlab.debug.diagnosis.explanations.origins import (
 from ocrlab.debug.diagnosis.explanations.results import live_type
 from ocrlab.debug.diagnosis.explanations.samples import sample_of_wrong_type
 from ocrlab.debug.diagnosis.explanations.source import (
+    Source,
     dotted,
     last_name,
     own_nodes,
-    parameters,
 )
 
 LAYERS = (
@@ -98,41 +97,6 @@ REMOVED = {
     ("pytorch_lightning.metrics", ""): ("torchmetrics", "Lightning 1.5"),
     ("matplotlib.cm", "get_cmap"): ("matplotlib.colormaps[name]", "matplotlib 3.9"),
 }
-REMOVED_METHODS = {
-    ("DataFrame", "append"): ("pd.concat([df, other])", "pandas 2.0"),
-    ("Series", "append"): ("pd.concat([series, other])", "pandas 2.0"),
-    ("DataFrame", "ix"): (".loc or .iloc", "pandas 1.0"),
-    ("DataFrame", "as_matrix"): (".to_numpy()", "pandas 1.0"),
-    ("DataFrame", "iteritems"): (".items()", "pandas 2.0"),
-    ("Series", "iteritems"): (".items()", "pandas 2.0"),
-    ("FreeTypeFont", "getsize"): (".getbbox(text)", "Pillow 10"),
-    ("ImageDraw", "textsize"): (".textbbox((0, 0), text)", "Pillow 10"),
-    ("_MultiProcessingDataLoaderIter", "next"): ("next(iterator)", "torch 1.13"),
-    ("_SingleProcessDataLoaderIter", "next"): ("next(iterator)", "torch 1.13"),
-    ("Index", "is_all_dates"): ("isinstance(index, pd.DatetimeIndex)", "pandas 2.0"),
-}
-
-
-# Arguments that libraries have removed: name -> (since when, what to do instead).
-REMOVED_ARGUMENTS = {
-    "verbose": ("torch 2.7 (learning-rate schedulers)", "print `scheduler.get_last_lr()` yourself"),
-    "squared": ("scikit-learn 1.6 (mean_squared_error)", "use `root_mean_squared_error`"),
-    "error_bad_lines": ("pandas 2.0", 'use `on_bad_lines="skip"`'),
-    "line_terminator": ("pandas 2.0", "it is called `lineterminator`"),
-    "use_auth_token": ("transformers 5", "it is called `token`"),
-    "evaluation_strategy": ("transformers 4.46", "it is called `eval_strategy`"),
-    "gpus": ("Lightning 2.0", 'use `accelerator="gpu", devices=N`'),
-    "progress_bar_refresh_rate": ("Lightning 1.7", "use `enable_progress_bar` or a TQDMProgressBar callback"),
-    "fillcolor": ("torchvision 0.12", "it is called `fill`"),
-    "resample": ("torchvision 0.12", "it is called `interpolation`"),
-}
-
-
-def _names_argument(node: ast.AST, name: str) -> bool:
-    """Whether a node passes an argument of a name, as a keyword or as the key of a dict of settings."""
-    if isinstance(node, ast.keyword):
-        return node.arg == name
-    return isinstance(node, ast.Constant) and node.value == name
 
 
 @explains("no_super_init")
@@ -321,7 +285,7 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
     if not frame.expression and innermost is not place[1] and any(frame_.is_library for frame_ in failure.frames[-1:]):
         place, code = (place[0], innermost), place[0].code(innermost)
     value = next(
-        (node for node in place[1].args if _type_of(failure, node) == actual),
+        (node for node in place[1].args if type_of(failure, node) == actual),
         place[1].args[0] if place[1].args else None,
     )
     kind = live_type(failure, value) if value is not None else ""
@@ -333,7 +297,7 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
         f" It comes from `{where.code}` ({where.place})." if where is not None and where.node is not value else ""
     )
     if actual == "NoneType":
-        missing = _no_return(failure, where)
+        missing = no_return(failure, where)
         return Explanation(
             f"`{operand}` is None in `{code}` ({frame.place}).{source_of}{missing}",
             "Return the tensor from that function (`return x` at the end of `forward`), and check what is returned "
@@ -423,6 +387,10 @@ def nothing_to_iterate(fact: Fact, failure: Failure) -> Explanation | None:
     nodes = list(own_statement_nodes(statement)) if statement is not None else []
     if source is None or not nodes:
         return None
+    if explanation := special_method_missing(fact, failure):
+        return explanation
+    if failure.frames[-1].is_library and (passed := _single_argument(kind, failure)) is not None:
+        return passed
     operand: ast.expr | None = None
     if "subscriptable" in failure.message or "index" in failure.message or "slice" in failure.message:
         operand = next(
@@ -458,7 +426,7 @@ def nothing_to_iterate(fact: Fact, failure: Failure) -> Explanation | None:
     where = origin(failure, source, operand, frame)
     source_of = f" It comes from `{where.code}` ({where.place})." if where.node is not operand else ""
     if kind == "NoneType":
-        missing = _no_return(failure, where)
+        missing = no_return(failure, where)
         return Explanation(
             f"`{name}` is None ({frame.place}).{source_of}{missing}",
             "Return a value from that function on every path (methods that work in place, such as `list.sort`, "
@@ -490,6 +458,109 @@ def nothing_to_iterate(fact: Fact, failure: Failure) -> Explanation | None:
         if kind in _own_modules(failure) or "optim" in source.line(frame.line)
         else "Take the part of it that holds the values.",
     )
+
+
+# What a message says an object of a class cannot do, and the method that would do it.
+SPECIAL = {
+    "has no len()": "__len__",
+    "not subscriptable": "__getitem__",
+    "is not iterable": "__iter__",
+    "not an iterator": "__next__",
+    "object is not callable": "__call__",
+    "item assignment": "__setitem__",
+    "context manager protocol": "__enter__",
+    "should implement __getitem__": "__getitem__",
+}
+
+
+@explains("not_callable", "special_method")
+def special_method_missing(fact: Fact, failure: Failure) -> Explanation | None:
+    """A class of the program without the method that Python or a library calls: missing, misspelled or indented."""
+    method = next((name for text, name in SPECIAL.items() if text in failure.message), "")
+    kind = str(fact.type or "").rpartition(".")[2]
+    if not kind:  # the message does not name the class: it is that of the method that torch calls
+        sets = [
+            v for f in failure.frames for n, v in f.values.items() if n in ("self", "dataset") and v.kind == "dataset"
+        ]
+        kind = str(sets[-1].type) if sets else ""
+    found = next(((s, c) for s in failure.all_sources() for c in s.classes(kind)), None)
+    if not method or found is None or (kind in _own_modules(failure) and method in ("__iter__", "__len__")):
+        return None
+    source, owner = found
+    bases = [source.code(base) for base in owner.bases]
+    own = [node.name for node in owner.body if isinstance(node, ast.FunctionDef)]
+    nested = [n for n in ast.walk(owner) if isinstance(n, ast.FunctionDef) and n.name == method and n not in owner.body]
+    near = difflib.get_close_matches(method, [name for name in own if not hasattr(object, name)], 1, 0.75)
+    text = f"`{kind}` ({source.place(owner)}) has no `{method}`"
+    if method == "__len__" and any("Iterable" in base for base in bases):
+        return Explanation(
+            f"`{kind}` ({source.place(owner)}) is an IterableDataset, a stream whose length nobody knows, and "
+            f"{failure.frame.place if failure.frame else 'the loader'} asks for it.",
+            "Define `__len__` in it if the number of samples is known, or count the steps in another way (a fixed "
+            "number for each epoch).",
+        )
+    if nested:
+        line = source.place(nested[0])
+        return Explanation(f"{text}: it is indented into another function ({line}).", "Move it one level to the left.")
+    if near:
+        function = next(node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == near[0])
+        edit = replaced(source, function.lineno, near[0], method)
+        return Explanation(
+            f"{text}, but a method `{near[0]}` ({source.place(function)}).", f"Rename it to `{method}`.", edit
+        )
+    return Explanation(
+        f"{text}, which {failure.frame.place if failure.frame else 'this line'} needs; it defines "
+        f"{listed([f'`{name}`' for name in own]) or 'no methods'}.",
+        f"Define `{method}` in it"
+        + (
+            ", with the number of samples: `return len(self.samples)`."
+            if method == "__len__"
+            else ", or use one of these."
+        ),
+    )
+
+
+def _single_argument(kind: str, failure: Failure) -> Explanation | None:
+    """Explain the only argument of a call that is a single value where a library loops over several."""
+    place = failing_call(failure, failure.frame)
+    if place is None or kind not in (*SINGLE, *_built(failure)):
+        return None
+    source, call = place
+    arguments = [(None, node) for node in call.args] + [(k.arg, k.value) for k in call.keywords if k.arg]
+    matching = [(name, node) for name, node in arguments if _static_type(failure, source, node) == kind]
+    if len(matching) != 1:
+        return None
+    name, node = matching[0]
+    code = source.code(node)
+    written = f"{name}={code}" if name else code
+    return Explanation(
+        f"`{written}` in `{source.code(call)[:120]}` is a single {kind}, and several values are needed there, as a "
+        f"list.",
+        f"Put it into a list: `{f'{name}=' if name else ''}[{code}]`.",
+        changed(source, node, f"[{code}]") if failure.source(failure.frame) is source else None,
+    )
+
+
+SINGLE = ("int", "float", "bool")
+
+
+def _built(failure: Failure) -> set[str]:
+    """Return the names of the classes that the program makes objects of."""
+    return {
+        last_name(n.func)
+        for s in failure.all_sources()
+        for n in s.nodes
+        if isinstance(n, ast.Call) and last_name(n.func)
+    }
+
+
+def _static_type(failure: Failure, source: Source, node: ast.expr) -> str:
+    """Return the type of an argument: of its live value, of a literal, of the class that is called."""
+    live = live_type(failure, node)
+    if live or isinstance(node, ast.Constant):
+        return live or type(node.value).__name__  # type: ignore[attr-defined]
+    made = origin(failure, source, node, failure.frame).node
+    return last_name(made.func) if isinstance(made, ast.Call) else ""
 
 
 def _own_modules(failure: Failure) -> set[str]:
@@ -570,7 +641,7 @@ def operands_of_wrong_types(fact: Fact, failure: Failure) -> Explanation | None:
                 else ""
             )
             return Explanation(
-                f"`{text}` is None in `{code}` ({frame.place}).{source_of}{_no_return(failure, where)}",
+                f"`{text}` is None in `{code}` ({frame.place}).{source_of}{no_return(failure, where)}",
                 "Return a value from that function on every path, or check for None before this line.",
             )
         if kind == "str" and "str" not in (types[0] if kind == types[1] else types[1]):
@@ -589,12 +660,12 @@ def _innermost(call: ast.Call) -> ast.Call:
     return call
 
 
-def _type_of(failure: Failure, node: ast.expr) -> str:
+def type_of(failure: Failure, node: ast.expr) -> str:
     value = failure.value(dotted(node)) if dotted(node) else None
     return str(value.type) if value is not None else ""
 
 
-def _no_return(failure: Failure, where: Origin | None) -> str:
+def no_return(failure: Failure, where: Origin | None) -> str:
     """Name a function of the program that returns nothing."""
     names = [last_name(where.node.func)] if where is not None and isinstance(where.node, ast.Call) else []
     for source in failure.all_sources():
@@ -613,154 +684,6 @@ def _no_return(failure: Failure, where: Origin | None) -> str:
                     "without `return`."
                 )
     return ""
-
-
-@explains("no_attribute")
-def none_has_no_attribute(fact: Fact, failure: Failure) -> Explanation | None:
-    """An attribute of None, of a removed method, or with a typing error."""
-    frame, source = failure.frame, failure.source(failure.frame)
-    kind, attribute = str(fact.type).rpartition(".")[2], str(fact.attribute)
-    if kind == "NoneType" and failure.frames and "collate" in failure.frames[-1].file:
-        return sample_of_wrong_type(fact, failure)
-    if failure.frames and failure.frames[-1].is_library and (passed := _passed_to_library(kind, failure)):
-        return passed
-    removed = REMOVED_METHODS.get((kind, attribute))
-    if removed is not None:
-        return Explanation(
-            f"`{kind}.{attribute}` was removed in {removed[1]}"
-            + (f" ({frame.place}: `{frame.code}`)." if frame else "."),
-            f"Use `{removed[0]}`.",
-        )
-    if frame is None:
-        return None
-    place = failing_expression(failure, frame, ast.Attribute)
-    matching = None
-    if place is not None:
-        statement_nodes = (
-            [
-                node
-                for node in ast.walk(place[0].statement_at(frame.line) or place[1])
-                if isinstance(node, ast.Attribute) and node.attr == attribute
-            ]
-            if source
-            else [place[1]]
-        )
-        matching = next(iter(statement_nodes), None)
-    base = place[0].code(matching.value) if place and isinstance(matching, ast.Attribute) else ""
-    if kind == "NoneType":
-        where = (
-            origin(failure, place[0], matching.value, frame)
-            if source is not None and place and isinstance(matching, ast.Attribute)
-            else None
-        )
-        if base.endswith(".grad"):
-            owner = base.removesuffix(".grad")
-            value = failure.value(owner)
-            if value is not None and value.made_by:
-                return Explanation(
-                    f"`{base}` is None ({frame.place}): `{owner}` is the result of an operation ({value.made_by}), "
-                    "and "
-                    "`backward()` keeps the gradients of leaves only.",
-                    f"Make it a leaf: call `.requires_grad_()` last, after every operation that makes `{owner}` "
-                    "(with "
-                    f"`.detach()` before it), or call `{owner}.retain_grad()`.",
-                )
-            return Explanation(
-                f"`{base}` is None ({frame.place}): this parameter has got no gradient, as it was not used by the "
-                "loss, is frozen, or `backward()` was not called yet.",
-                f"Skip it: `if {base} is not None:`, or find out why the loss does not depend on it.",
-            )
-        missing = _no_return(failure, where)
-        source_of = (
-            f" It comes from `{where.code}` ({where.place})."
-            if where is not None and where.node is not getattr(matching, "value", None)
-            else ""
-        )
-        reads = "imread" in (where.code if where else "")
-        text = f"`{base or 'a value'}` is None ({frame.place}).{source_of}{missing}" + (
-            " `cv2.imread` returns None for a file that it cannot read." if reads else ""
-        )
-        return Explanation(
-            text,
-            "Check the path and the file."
-            if reads
-            else "Return a value from that function on every path, or check for None before this line.",
-        )
-    names = _defined_attributes(failure, kind)
-    near = difflib.get_close_matches(attribute, names, 1, 0.7)
-    if near and base:
-        return Explanation(
-            f"`{base}` is a `{kind}`, which has no `{attribute}` ({frame.place}); it defines `{near[0]}`.",
-            f"Write `{base}.{near[0]}`.",
-            replaced(source, frame.line, f"{base}.{attribute}", f"{base}.{near[0]}"),
-        )
-    replacement = {
-        ("list", "to"): "Move each element: `[t.to(device) for t in batch]`.",
-        ("list", "cuda"): "Move each element: `[t.to(device) for t in batch]`.",
-        ("dict", "to"): "Move each value: `{k: v.to(device) for k, v in batch.items()}`.",
-        ("tuple", "to"): "Unpack it first: `images, targets = batch`.",
-        ("list", "shape"): "Convert it: `torch.stack(...)` or `np.array(...)`, or use `len(...)`.",
-        ("tuple", "shape"): "The call returns several values: unpack them, or take `[0]`.",
-        ("int", "item"): "It is a number already: drop `.item()`.",
-        ("float", "item"): "It is a number already: drop `.item()`.",
-        (
-            "float",
-            "backward",
-        ): "The loss is a Python number: `.item()` or `float(...)` was called on it too early. Keep the tensor.",
-        ("ndarray", "to"): "Convert it: `torch.from_numpy(x).to(device)`.",
-        ("ndarray", "cuda"): "Convert it: `torch.from_numpy(x).cuda()`.",
-        ("ndarray", "unsqueeze"): "Convert it first: `torch.from_numpy(x)`, or use `x[None]`.",
-        ("ndarray", "permute"): "numpy calls it `transpose`: `x.transpose(2, 0, 1)`.",
-        ("Tensor", "astype"): "torch calls it `.to(torch.float32)` or `.float()`.",
-        ("Tensor", "copy"): "torch calls it `.clone()`.",
-        ("DataParallel", attribute): f"The model is wrapped: `model.module.{attribute}`.",
-        ("DistributedDataParallel", attribute): f"The model is wrapped: `model.module.{attribute}`.",
-        (
-            "Subset",
-            attribute,
-        ): f"A split is a `Subset`; the data set itself is `.dataset`: `subset.dataset.{attribute}`.",
-        ("DataLoader", attribute): f"The loader has a data set: `loader.dataset.{attribute}`.",
-    }
-    if (kind, attribute) in replacement and base:
-        return Explanation(
-            f"`{base}` is a {kind}, which has no `{attribute}` ({frame.place}).", replacement[kind, attribute]
-        )
-    if base.startswith("self") and names is not None and source is not None:
-        own_class = source.class_at(frame.line)
-        if own_class is not None and own_class.name == kind:
-            later = source.attribute(own_class, attribute)
-            if later is not None:
-                return Explanation(
-                    f"`self.{attribute}` is set at {source.place(later.line)}, which has not run when {frame.place} "
-                    "reads it.",
-                    f"Set `self.{attribute}` in `__init__`, before it is used.",
-                )
-            return Explanation(
-                f"`{kind}` never assigns `self.{attribute}`, and {frame.place} reads it.",
-                "Assign it in `__init__`, or correct the name.",
-            )
-    return None
-
-
-def _passed_to_library(kind: str, failure: Failure) -> Explanation | None:
-    """Explain an argument of the program whose type a library's function does not know: a list in place of a tensor."""
-    place = failing_call(failure, failure.frame)
-    arguments = place[1].args if place is not None else []
-    if not any(_type_of(failure, node) == kind for node in arguments):
-        return None
-    return argument_of_wrong_type(Fact("wrong_argument", {"actual": kind, "expected": "Tensor"}), failure)
-
-
-def _defined_attributes(failure: Failure, kind: str) -> list[str]:
-    """Return the methods and attributes of a class of the program."""
-    names: list[str] = []
-    for source in failure.all_sources():
-        for owner in source.classes(kind):
-            names += [node.name for node in owner.body if isinstance(node, ast.FunctionDef)]
-            for node in ast.walk(owner):
-                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and dotted(node.value) == "self":
-                    names.append(node.attr)
-    return sorted(set(names))
 
 
 @explains("removed_api")
@@ -818,91 +741,3 @@ def _library_of(failure: Failure) -> str:
         if last is not None and marker in last.file:
             return last.file.partition(marker)[2].partition("/")[0].removesuffix(".py")
     return ""
-
-
-@explains("unexpected_keyword")
-def wrong_call(fact: Fact, failure: Failure) -> Explanation | None:
-    """A call with arguments that the function does not take."""
-    frame, source = failure.frame, failure.source(failure.frame)
-    if frame is None:
-        return None
-    *outer, name = str(fact.function).split(".")
-    place = failing_call(failure, frame)
-    code = place[0].code(place[1]) if place else frame.code
-    owner = outer[-1] if outer else ""
-    callee = owner if name == "__init__" else name
-    definitions = [
-        (s, f)
-        for s in failure.all_sources()
-        for f in s.functions(name)
-        if not owner or (c := s.class_at(f.lineno)) is None or c.name == owner
-    ]
-    if definitions:
-        where, function = definitions[0]
-        signature = (
-            f"`{owner + '.' if owner else ''}{name}({', '.join(parameters(function))})` ({where.place(function)})"
-        )
-        if fact.argument is not None:
-            near = difflib.get_close_matches(str(fact.argument), parameters(function), 1, 0.5)
-            return Explanation(
-                f"`{code}` passes `{fact.argument}`, but {signature} has no such parameter."
-                if "unexpected" in failure.message
-                else f"`{code}` passes `{fact.argument}` twice, once by position: {signature}.",
-                f"Write `{near[0]}=`." if near else "Remove the argument, or add the parameter to the function.",
-                replaced(source, frame.line, f"{fact.argument}=", f"{near[0]}=") if near else None,
-            )
-        if fact.missing is not None:
-            text = f"`{code}` lacks {fact.missing}: {signature}."
-            first = parameters(function)[:1] == ["self"]
-            on_class = (
-                place is not None
-                and isinstance(place[1].func, ast.Attribute)
-                and owner
-                and last_name(place[1].func.value) == owner
-            )
-            if first and ("self" in str(fact.missing) or on_class):
-                return Explanation(
-                    f"{text} It is called on the class, not on an instance.",
-                    f"Make an instance first: `{owner or 'Model'}(...)`.",
-                )
-            return Explanation(text, "Pass the missing argument, or give the parameter a default.")
-        if fact.expected is not None:
-            has_self = parameters(function)[:1] == ["self"] or name == "__init__"
-            if where.class_at(function.lineno) is not None and parameters(function)[:1] != ["self"]:
-                return Explanation(f"`{code}`: {signature} lacks `self` as its first parameter.", "Add `self`.")
-            return Explanation(
-                f"`{code}` passes {count(fact.actual - has_self, 'argument')}, but {signature} takes "
-                f"{fact.expected - has_self}.",
-                "Pass as many as the function takes, or add a parameter.",
-            )
-    if name == "forward" and fact.missing is not None:
-        return Explanation(
-            f"`{code}` ({frame.place}) calls `forward` without {fact.missing}: the class was called and not an "
-            "instance, or an argument is missing.",
-            "Make an instance first (`model = Net()`), then call it: `model(x)`.",
-        )
-    gone = REMOVED_ARGUMENTS.get(str(fact.argument))
-    if gone is not None:
-        passed = next(
-            (
-                f" ({s.place(n)})"
-                for s in failure.all_sources()
-                for n in s.nodes
-                if _names_argument(n, str(fact.argument))
-            ),
-            "",
-        )
-        return Explanation(
-            f"`{callee}` takes no `{fact.argument}` any more: it was removed in {gone[0]}. This program passes "
-            f"it{passed}.",
-            f"Remove `{fact.argument}`; {gone[1]}.",
-        )
-    return (
-        Explanation(
-            f"`{code}` ({frame.place}): the installed version of `{callee}` does not take `{fact.argument}`.",
-            "Look up its parameters in the documentation of the installed version; the argument was renamed or "
-            "removed, or came with a newer one.",
-        )
-        if fact.argument is not None
-        else None
-    )

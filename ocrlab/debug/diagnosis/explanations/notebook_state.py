@@ -8,6 +8,7 @@ import builtins
 from ocrlab.debug.diagnosis.explanations.explanation import Explanation, explains
 from ocrlab.debug.diagnosis.explanations.failure import Cell, Failure
 from ocrlab.debug.diagnosis.explanations.messages import Fact
+from ocrlab.debug.diagnosis.explanations.names import nearest_name
 from ocrlab.debug.diagnosis.explanations.source import Source, dotted, last_name
 
 INSTALL = ("pip install", "conda install", "mamba install", "pip3 install", "uv pip install")
@@ -63,7 +64,7 @@ def name_not_defined(fact: Fact, failure: Failure) -> Explanation | None:
     cell = failing_cell(failure)
     name = str(fact.name)
     if cell is None:
-        return _name_in_script(name, failure)
+        return None
     defining = [c for c in failure.cells if definitions(c, name)]
     later = [c for c in defining if c.number > cell.number]
     earlier = [c for c in defining if c.number < cell.number]
@@ -111,70 +112,7 @@ def name_not_defined(fact: Fact, failure: Failure) -> Explanation | None:
             for alias in node.names
         }
     )
-    return _nearest(name, used, f"No cell of this notebook defines `{name}`")
-
-
-def _nearest(name: str, names: list[str], start: str) -> Explanation:
-    import difflib
-
-    common = {
-        "np": "import numpy as np",
-        "pd": "import pandas as pd",
-        "plt": "import matplotlib.pyplot as plt",
-        "torch": "import torch",
-        "nn": "from torch import nn",
-        "F": "import torch.nn.functional as F",
-        "os": "import os",
-        "tqdm": "from tqdm import tqdm",
-        "Path": "from pathlib import Path",
-        "math": "import math",
-        "random": "import random",
-        "time": "import time",
-        "json": "import json",
-        "copy": "import copy",
-        "DataLoader": "from torch.utils.data import DataLoader",
-        "Image": "from PIL import Image",
-        "transforms": "from torchvision import transforms",
-        "optim": "from torch import optim",
-        "sns": "import seaborn as sns",
-    }
-    if name in common:
-        return Explanation(f"{start}: its import is missing.", f"Add `{common[name]}`.")
-    near = difflib.get_close_matches(name, names, 1, 0.75)
-    if near:
-        return Explanation(f"{start}; there is a `{near[0]}`.", f"Write `{near[0]}`, if that is meant.")
-    return Explanation(
-        f"{start}; it was defined in a cell that has been deleted or in another session.",
-        f"Define `{name}`, or import it.",
-    )
-
-
-def _name_in_script(name: str, failure: Failure) -> Explanation | None:
-    source, frame = failure.source(failure.frame), failure.frame
-    if source is None or frame is None:
-        return None
-    if "local variable" in failure.message:
-        function = source.function_at(frame.line)
-        binding = (
-            source.binding(name, 10**9) if function is None else next(iter(source._bindings(function, name)), None)
-        )
-        where = f" ({source.place(binding.line)})" if binding else ""
-        return Explanation(
-            f"`{name}` is assigned inside of `{function.name if function else 'the function'}`{where}, which makes "
-            f"it local there; {frame.place} reads it on a path where that has not happened.",
-            f"Give `{name}` a value before the branch or the loop; for a name of the module write `global {name}`.",
-        )
-    names = sorted(
-        {node.id for node in source.nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-        | {node.name for node in source.nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    )
-    later = source.binding(name, 10**9)
-    if later is not None and later.line > frame.line:
-        return Explanation(
-            f"`{name}` is defined at {source.place(later.line)}, after {frame.place} uses it.",
-            "Move the definition up.",
-        )
-    return _nearest(name, names, f"{source.name} does not define `{name}` ({frame.place})")
+    return nearest_name(name, used, f"No cell of this notebook defines `{name}`")
 
 
 @explains("not_callable")

@@ -715,7 +715,7 @@ class Model(nn.Module):
     def forward(self, x): return self.droput(x)
 Model()(torch.rand(2))
 """,
-        ["it defines `dropout`", "self.dropout(x)"],
+        ["it has `dropout`", "self.dropout(x)"],
     ),
     "list_of_losses": (
         """
@@ -1079,7 +1079,7 @@ def run(n):
 
 run(0)
 """,
-        ["`loss`", "local"],
+        ["`loss`", "never ran", "`range(n)`"],
     ),
     "scalar_of_many": (
         """

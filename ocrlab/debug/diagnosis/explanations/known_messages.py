@@ -1,0 +1,806 @@
+"""Messages of libraries that sentences with blanks explain (see rules.py): a pattern, then its rules in order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ocrlab.debug.diagnosis.explanations.explanation import Explanation, listed
+from ocrlab.debug.diagnosis.explanations.failure import Failure
+from ocrlab.debug.diagnosis.explanations.rules import Blanks, Rule, explain_by
+
+NUMBERS = re.compile(r"-?\d+")
+
+
+def _pieces(blanks: Blanks) -> Mapping[str, object]:
+    pieces = [int(number) for number in NUMBERS.findall(blanks["pieces"])]
+    size, parts = int(blanks["size"]), len(pieces)
+    even = f" `{blanks['base']}.chunk({parts}, dim={blanks['axis']})` cuts it evenly." if size % parts == 0 else ""
+    return {"total": sum(pieces), "even": even}
+
+
+def _shuffled(blanks: Blanks) -> Mapping[str, object]:
+    channels, square = int(blanks["channels"]), int(blanks["square"])
+    return {
+        "factor": round(square**0.5),
+        "below": channels // square * square,
+        "above": (channels // square + 1) * square,
+    }
+
+
+def _starting(blanks: Blanks) -> Mapping[str, object]:
+    return {"wanted": "(batch, channels, height, width)" if "," in blanks["output"] else "(batch, channels, length)"}
+
+
+def _frequent(blanks: Blanks) -> Mapping[str, object] | None:
+    return {"times": "epochs" if int(blanks["total"]) < 1000 else "steps"}
+
+
+def _choices(blanks: Blanks) -> Mapping[str, object]:
+    return {"listed": listed(re.findall(r"'([^']+)'", blanks["choices"]), 8)}
+
+
+KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
+    # shapes
+    (
+        r"split_with_sizes expects split_sizes to sum exactly to (?P<size>\d+) \(input tensor's size at dimension "
+        r"(?P<axis>-?\d+)\), but got split_sizes=\[(?P<pieces>[^\]]*)\]",
+        Rule(
+            "`<call>` (<here>) cuts axis <axis>, which has <size> entries, into pieces (<pieces>) that add up to "
+            "<total>.<base.from>",
+            "Make both agree: pieces that add up to <size>, or a layer with <total> outputs.<even>",
+            derive=_pieces,
+        ),
+    ),
+    (
+        r"Size does not match at dimension (?P<axis>\d+) expected index \[(?P<index>[\d, ]*)\] to be (?:no "
+        r"larger|smaller) than (?:self|src) \[(?P<self>[\d, ]*)\] apart from dimension (?P<along>\d+)",
+        Rule(
+            "`<call>` (<here>) looks up entries along axis <along>; in every other axis the index may not be larger "
+            "than the values, but in axis <axis> the index ([<index>]) is larger than the values ([<self>]): the "
+            "two do not belong to the same batch.<index@1.from>",
+            "Make the index from the same batch, with the shape of the values except in axis <along>.",
+        ),
+    ),
+    (
+        r"scatter\(\): Expected self\.dtype to be equal to src\.dtype",
+        Rule(
+            "`<call>` (<here>) writes values of another type into `<base>` (<base.dtype>): `scatter` converts nothing."
+            "<base.from>",
+            "Give both one type: make `<base>` with the `dtype` of the values, or convert them, "
+            "`<src@2>.to(<base>.dtype)`.",
+        ),
+        Rule(
+            "`<call>` (<here>) writes values of another type into its target: `scatter` converts nothing.",
+            "Give both one type: `src.to(target.dtype)`.",
+        ),
+    ),
+    (
+        r"pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of upscale_factor, but "
+        r"input\.size\(-3\)=(?P<channels>\d+) is not divisible by (?P<square>\d+)",
+        Rule(
+            "A pixel shuffle by <factor> makes one channel of <factor> x <factor> = <square>, and <channels> "
+            "channels are no multiple of <square> (<here>: `<call>`).<input@0.from>",
+            "Let the layer before it make a multiple of <square> channels, <factor>**2 for each channel of the result: "
+            "<above> in place of <channels>, for example.",
+            derive=_shuffled,
+        ),
+    ),
+    (
+        r"Padding size should be less than the corresponding input dimension, but got: padding \((?P<before>\d+), "
+        r"(?P<after>\d+)\) at dimension (?P<axis>\d+) of input \[(?P<shape>[\d, ]*)\]",
+        Rule(
+            "Reflection mirrors the values at the edge, so it cannot add more values than there are: `<call>` "
+            "(<here>) pads axis <axis> of [<shape>] by <before> and <after>.<input@0.from>",
+            'Pad by less than the length of the axis, or with `mode="constant"` or `"replicate"`; a clip that is this '
+            "short may be an error in the data.",
+        ),
+    ),
+    (
+        r"(?:Padding size (?P<size>\d+) is not supported for (?P<dims>\d)D input tensor|Only 2D, 3D, 4D, 5D padding "
+        r"with non-constant padding are supported)",
+        Rule(
+            '`<call>` (<here>) pads with `mode="<mode@2.value>"`, which works on the last axes of a batch with '
+            "channels; "
+            "`<input@0>` is <input@0.shape>, without a batch or channel axis.",
+            "Add the axes and remove them after it: `F.pad(<input@0>[None, None], ...)[0, 0]`, or use the mode "
+            '`"constant"`, which takes any number of axes.',
+        ),
+    ),
+    (
+        r"Input and output must have the same number of spatial dimensions, but got input with spatial dimensions of "
+        r"\[(?P<input>[\d, ]*)\] and output size of [\[(]?(?P<output>[\d, ]*)",
+        Rule(
+            "`F.interpolate` reads the first two axes as batch and channels, so `<input@0>` (<input@0.shape>) has "
+            "too few or too many axes for the size (<output>) (<here>).<input@0.from>",
+            "Give it the form <wanted>: add the missing channel axis with `<input@0>.unsqueeze(1)`, and remove it "
+            "after it with `.squeeze(1)`.",
+            derive=_starting,
+        ),
+    ),
+    (
+        r"Got (?P<dims>\d)D input, but (?P<mode>\w+) mode needs (?P<needed>\d)D input",
+        Rule(
+            '`mode="<mode>"` needs <needed> axes (batch, channels, then the positions), and `<input@0>` has <dims> '
+            "(<here>)."
+            "<input@0.from><operands>",
+            "Add the missing axis with `.unsqueeze(1)` (channels) or `.unsqueeze(0)` (batch), or use the mode for "
+            '<dims> axes (3: "linear", 4: "bilinear", 5: "trilinear").',
+        ),
+    ),
+    (
+        r"einsum\(\): the number of subscripts in the equation \((?P<letters>\d+)\) does not match the number of "
+        r"dimensions \((?P<axes>\d+)\) for operand (?P<number>\d+)",
+        Rule(
+            "The equation of `<call>` (<here>) names <letters> axes for operand <number>, which has <axes>.<operands>",
+            "Name every axis, one letter each, or put `...` for those that only pass through.",
+        ),
+    ),
+    (
+        r"einsum\(\): (?P<what>more|fewer) operands were provided than specified in the equation",
+        Rule(
+            "`<call>` (<here>) passes <what> tensors than the equation has comma-separated terms.",
+            "Write one term for each tensor, with commas between them.",
+        ),
+    ),
+    (
+        r"offsets\[0\] has to be 0, i\.e\., the first sequence in the mini-batch has to start from position 0\. "
+        r"However, got (?P<first>-?\d+)",
+        Rule(
+            "The offsets of an EmbeddingBag are the positions where each bag begins, so the first is 0, but "
+            "`<offsets@1>` begins with <first> (<here>): these look like lengths or ends.<offsets@1.from>",
+            "Make starts of the lengths: `torch.cat([torch.tensor([0]), lengths.cumsum(0)[:-1]])`.",
+        ),
+    ),
+    (
+        r"if input is 2D, then offsets has to be None",
+        Rule(
+            "`<input@0>` (<input@0.shape>) already has one bag in each row, so `<call>` (<here>) must not get "
+            "offsets; they belong to a single long row of ids.",
+            "Leave `<offsets@1>` out, or flatten the ids and keep the offsets.",
+        ),
+    ),
+    (
+        r"offsets has to be a 1D Tensor but got (?P<got>\w+)",
+        Rule(
+            "`<input@0>` is one long row of ids, and `<call>` (<here>) does not say where each bag begins: "
+            "`offsets` is <got>.",
+            "Pass the start of each bag (`offsets=torch.tensor([0, ...])`), or ids of the form (bags, ids in each).",
+        ),
+    ),
+    (
+        r"`lengths` array must be sorted in decreasing order when `enforce_sorted` is True",
+        Rule(
+            "The sequences of the batch do not stand in the order of their lengths, longest first, as "
+            "`<call>` (<here>) expects by default.<lengths@1.from>",
+            "Pass `enforce_sorted=False`: torch sorts them and restores the order.",
+            ("batch_first=True", "batch_first=True, enforce_sorted=False"),
+        ),
+    ),
+    (
+        r"Expected `len\(lengths\)` to be equal to batch_size, but got (?P<lengths>\d+) \(batch_size=(?P<batch>\d+)\)",
+        Rule(
+            "`<call>` (<here>) takes <batch> for the batch size, and there are <lengths> lengths.<operands> With "
+            "`batch_first=True` the first axis is the batch, without it the second.<input@0.from>",
+            "Set `batch_first` as the tensor is: (batch, time, features) needs `batch_first=True`, (time, batch, "
+            "features) must not have it.",
+        ),
+    ),
+    (
+        r"'lengths' argument should be a 1D CPU int64 tensor, but got (?P<got>[^\n]+)",
+        Rule(
+            "The lengths of `<call>` (<here>) are on the wrong device or of the wrong type (<got>); torch needs "
+            "them on the CPU, whatever device the batch is on.",
+            "Pass `<lengths@1>.cpu()`, and leave the lengths out of `.to(device)`.",
+            ("<lengths@1>", "<lengths@1>.cpu()"),
+        ),
+    ),
+    (
+        r"(?:shape|The shape) of (?P<what>query|key|value)[^\n]{0,40}|query should be unbatched 2D or batched 3D "
+        r"tensor but received (?P<dims>\d)-D query tensor",
+        Rule(
+            "Attention takes (batch, length, features) or, unbatched, (length, features); the query of `<call>` "
+            "(<here>) has <dims> axes.<operands>",
+            "Flatten the positions of a feature map first: `x.flatten(2).transpose(1, 2)`.",
+        ),
+    ),
+    (
+        r"Only 3D input Tensors are supported|For unbatched 2-D input, hx and cx should also be 2-D|For batched 3-D "
+        r"input, hx (?:and cx )?should also be 3-D but got (?P<got>[^\n]+)",
+        Rule(
+            "The hidden state of `<call>` (<here>) has another number of axes than its input: with a batch both "
+            "have three, without one both have two.<operands>",
+            "Make the state of the form (layers, batch, hidden size): `torch.zeros(num_layers, x.size(0), "
+            "hidden_size)` with `batch_first=True`.",
+        ),
+    ),
+    (
+        r"LSTM: Expected input to be 2D or 3D, got (?P<got>\d)D instead|(?:RNN|GRU): Expected input to be 2D or 3D, "
+        r"got (?P<dims>\d)D",
+        Rule(
+            "A recurrent layer takes (batch, time, features) or (time, features), and the input of `<call>` "
+            "(<here>) has another number of axes.<operands>",
+            "Flatten the last axes into features, or add the missing one: `x.unsqueeze(-1)` for a series of single "
+            "values.",
+        ),
+    ),
+    (
+        r"boolean index did not match indexed array along (?:axis|dimension) (?P<axis>\d+); (?:size of "
+        r"axis|dimension) is (?P<size>\d+) (?:but size of corresponding boolean axis|but corresponding boolean "
+        r"dimension) is (?P<mask>\d+)",
+        Rule(
+            "The mask in `<line>` (<here>) has <mask> entries in axis <axis>, the array <size>: the mask was made "
+            "for another array, or before or after rows were removed.<operands>",
+            "Make the mask from the same array just before it is used.",
+        ),
+    ),
+    (
+        r"all the input arrays must have same number of dimensions, but the array at index 0 has (?P<first>\d+) "
+        r"dimension\(s\) and the array at index (?P<index>\d+) has (?P<second>\d+)",
+        Rule(
+            "`<call>` (<here>) joins arrays of <first> and <second> axes.<operands>",
+            "Give the smaller one the missing axis: `array[None]` for a row, `array[:, None]` for a column.",
+        ),
+    ),
+    (
+        r"Tensors must have same number of dimensions: got (?P<first>\d+) and (?P<second>\d+)",
+        Rule(
+            "`<call>` (<here>) joins tensors of <first> and <second> axes.<operands>",
+            "Give the one with fewer axes the missing one, with `.unsqueeze(dim)` or `x[:, None]`, or flatten the "
+            "other; `torch.stack` is for tensors of the same shape that get a new axis.",
+        ),
+    ),
+    (
+        r"number of dims don't match in permute|permute\(sparse_coo\): number of dimensions in the tensor input "
+        r"does not match the length of the desired ordering of dimensions i\.e\. input\.dim\(\) = (?P<dims>\d+) is "
+        r"not equal to len\(dims\) = (?P<given>\d+)|axes don't match array",
+        Rule(
+            "`<call>` (<here>) orders another number of axes than `<base>` has: <base.shape>.<base.from>",
+            "Name every axis of `<base>` once; an image without a batch axis has three: `permute(2, 0, 1)`.",
+        ),
+        Rule(
+            "`<call>` (<here>) orders another number of axes than the tensor has: one more or fewer than the shape "
+            "that it was written for, a missing batch axis for example.",
+            "Name every axis once; an image without a batch axis has three: `permute(2, 0, 1)`.",
+        ),
+    ),
+    (
+        r"unflatten: Provided sizes \[(?P<sizes>[^\]]*)\] don't multiply up to the size of dim (?P<axis>-?\d+) "
+        r"\((?P<size>\d+)\)",
+        Rule(
+            "`<call>` (<here>) splits axis <axis>, which has <size> entries, into (<sizes>), which multiply to another "
+            "number.<base.from>",
+            "Make the sizes multiply to <size>; -1 for one of them is calculated.",
+        ),
+    ),
+    (
+        r"Target and input must have the same number of elements\. target nelement \((?P<target>\d+)\) != input "
+        r"nelement \((?P<output>\d+)\)",
+        Rule("The outputs have <output> values and the targets <target> (<here>).<operands>", "Give both one shape."),
+    ),
+    (
+        r"The (?:dimension|size) of (?:the )?tensor|start \((?P<start>-?\d+)\) \+ length \((?P<length>\d+)\) "
+        r"exceeds dimension size \((?P<size>\d+)\)",
+        Rule(
+            "`<call>` (<here>) takes <length> entries from position <start>, and the axis has only <size>.<operands>",
+            "Stop at the last start that leaves enough: `size - length`, or take what is left: `min(length, size - "
+            "start)`.",
+        ),
+    ),
+    (
+        r"mat1 and mat2 shapes cannot be multiplied \((?P<rows>\d+)x(?P<features>\d+) and "
+        r"(?P<expected>\d+)x(?P<outputs>\d+)\)",
+        Rule(
+            "`<layer>` is built for <expected> features in query, key and value, and one of those in `<call>` "
+            "(<here>) has <features>.<operands>",
+            "Tell it the size of keys and values: `kdim=<features>, vdim=<features>`, or project them to <expected> "
+            "before.",
+            derive=lambda blanks: {} if blanks.failure.in_library("multi_head_attention_forward") else None,
+        ),
+        Rule(
+            "`<call>` (<here>) multiplies rows of <features> values by a matrix with <expected> rows.<operands> "
+            "`<layer>` is the module that did it.",
+            "Change the layer to <features> inputs, or what feeds it to <expected>.",
+        ),
+    ),
+    # learning rate, optimizer
+    (
+        r"ReduceLROnPlateau\.step\(\) missing 1 required positional argument: 'metrics'",
+        Rule(
+            "`<call>` (<here>) steps a ReduceLROnPlateau without the value that it watches: it lowers the learning "
+            "rate when a metric stops getting better.<base.from>",
+            "Pass the validation loss once an epoch, after the validation: `<base>.step(val_loss)`.",
+            ("<base>.step()", "<base>.step(val_loss)"),
+        ),
+    ),
+    (
+        r"Tried to step (?P<step>\d+) times\. The specified number of total steps is (?P<total>\d+)",
+        Rule(
+            "`<base>` was built for <total> steps in all, and this is step <step> (<here>): it is stepped more "
+            "often than planned, once for each batch where the total counts epochs, or in a run that goes on after "
+            "its end.<base.from>",
+            "Give it the number of batches of all epochs: `total_steps=epochs * len(loader)`, or `epochs=` and "
+            "`steps_per_epoch=len(loader)`; or step it once an epoch, outside of the batch loop.",
+        ),
+    ),
+    (
+        r"Expected (?P<expected>\d+) (?P<what>lr_lambdas|base_lr|max_lr|values for \w+), ?(?:but )?got (?P<actual>\d+)",
+        Rule(
+            "The optimizer has <expected> parameter groups, and `<call>` (<here>) gives <actual> of `<what>`: one "
+            "for each group is needed.<optimizer@0.from>",
+            "Pass one value for all groups, without a list, or a list of <expected>.",
+        ),
+    ),
+    (
+        r"^(?:TypeError: )?(?P<type>\w+) is not an Optimizer",
+        Rule(
+            "`<call>` (<here>) gets a <type> where a scheduler needs the optimizer whose learning rate it changes.",
+            "Pass the optimizer as its first argument.",
+        ),
+    ),
+    (
+        r"optimizer must support momentum or beta1 with `cycle_momentum` option enabled",
+        Rule(
+            "`<call>` (<here>) changes the momentum along with the learning rate, and its optimizer has no momentum or "
+            "betas.<optimizer@0.from>",
+            "Switch that off: `cycle_momentum=False`, or use SGD with momentum or Adam.",
+        ),
+    ),
+    (
+        r"Nesterov momentum requires a momentum and zero dampening",
+        Rule(
+            "`<call>` (<here>) asks for Nesterov's form of the momentum without a momentum: its default is 0.",
+            "Add one, `momentum=0.9`, or leave `nesterov` out.",
+            ("nesterov=True", "momentum=0.9, nesterov=True"),
+        ),
+    ),
+    (
+        r"Invalid (?P<what>learning rate|weight_decay value|momentum value|epsilon value|beta parameter at index \d): "
+        r"(?P<value>[^\n]+)",
+        Rule(
+            "`<call>` (<here>) sets the <what> to <value>, outside of what it may be: learning rate, weight decay "
+            "and momentum are not negative, betas lie from 0 to just below 1.<lr@1.from>",
+            "Correct the number where it is set (a sign, an exponent, a value of another option).",
+        ),
+    ),
+    (
+        r"some parameters appear in more than one parameter group",
+        Rule(
+            "The groups of `<call>` (<here>) share parameters: one group holds all parameters of a module "
+            "(`model.parameters()`) and another one holds a part of the same module.",
+            "Leave the parts out of the larger group: `[p for n, p in model.named_parameters() if not "
+            'n.startswith("head")]`.',
+        ),
+    ),
+    (
+        r"^(?:KeyError: )?'params'$",
+        Rule(
+            "A group of `<call>` (<here>) lacks the key `params`: it is written in another way.",
+            'Write each group as `{"params": module.parameters(), "lr": 1e-4}`.',
+            calls=("SGD", "Adam", "AdamW", "RMSprop", "Adagrad"),
+        ),
+    ),
+    # mixed precision
+    (
+        r"unscale_\(\) has already been called on this optimizer since the last update\(\)",
+        Rule(
+            "`<call>` (<here>) unscales the gradients a second time in one step: `scaler.update()`, which ends the "
+            "step, was not called in between (it is missing, or is skipped while gradients are accumulated).",
+            "Per step once and in this order: `scaler.unscale_(optimizer)`, clip, `scaler.step(optimizer)`, "
+            "`scaler.update()`; with accumulation all of them only in the step that updates.",
+        ),
+    ),
+    (
+        r"(?:step|unscale_)\(\) (?:has already been called since the last update|is being called after step)\(\)",
+        Rule(
+            "`<call>` (<here>) comes again before `scaler.update()`, which has to follow each step.",
+            "Call `scaler.update()` once after the `scaler.step(...)` of all optimizers.",
+        ),
+    ),
+    (
+        r"Attempted (?P<what>\w+) but _scale is None|No inf checks were recorded(?: for this optimizer| prior to "
+        r"update)?",
+        Rule(
+            "`<call>` (<here>) found no scaled gradients: the loss did not go through the scaler (`loss.backward()` "
+            "in place of `scaler.scale(loss).backward()`), or no parameter of this optimizer got a gradient.",
+            "Use `scaler.scale(loss).backward()` before `scaler.step(optimizer)`, and check that the loss depends "
+            "on the parameters of this optimizer.",
+        ),
+    ),
+    (
+        r"Attempting to unscale FP16 gradients",
+        Rule(
+            "The model's own weights are float16 (`.half()`, or loaded in half precision), so their gradients are "
+            "too; a GradScaler needs float32 weights, and autocast makes the halves (<here>: `<call>`).",
+            "Remove `.half()` (or load with `torch_dtype=torch.float32`) and run the forward pass under "
+            "`torch.autocast`.",
+        ),
+    ),
+    (
+        r"The total norm of order (?P<order>[\w.]+) for gradients from `parameters` is non-finite",
+        Rule(
+            "The gradients hold inf or NaN before they are clipped (<here>): the loss or an input of this step "
+            "already did, or the backward pass overflowed.",
+            "Look for the first value that is not finite: check `torch.isfinite(loss)` and the batch before "
+            "`backward()`, or run once with `torch.autograd.set_detect_anomaly(True)`; clipping cannot repair it.",
+        ),
+    ),
+    (
+        r"binary_cross_entropy.{0,80}unsafe to autocast",
+        Rule(
+            "Under autocast the output of the sigmoid is half precision, whose logarithm is not safe, so BCE does "
+            "not run there (<here>: `<call>`).",
+            "Remove the sigmoid from the model and use `nn.BCEWithLogitsLoss()`.",
+        ),
+    ),
+    # autograd
+    (
+        r"Inference tensors cannot be saved for backward",
+        Rule(
+            "A tensor of this computation was made under `torch.inference_mode()`, which leaves out what a backward "
+            "pass needs (<here>: `<call>`).",
+            "Use `torch.no_grad()` there (for values that training goes on with), or make a copy outside: `x.clone()`.",
+        ),
+    ),
+    (
+        r"(?:The differentiated Tensor at index (?P<index>\d+)|One of the differentiated Tensors) appears to not "
+        r"have been used in the graph",
+        Rule(
+            "`<call>` (<here>) asks for the gradient by a tensor that the output was not computed from: it was copied, "
+            "detached, or made after the forward pass.<inputs@1.from>",
+            "Compute the output from that very tensor (with `requires_grad_()` set before the forward pass), or pass "
+            "`allow_unused=True`, which returns None for it.",
+        ),
+    ),
+    (
+        r"Only Tensors created explicitly by the user \(graph leaves\) support the deepcopy protocol",
+        Rule(
+            "`<call>` (<here>) copies a tensor that is the result of a computation: the module keeps an output with "
+            "its graph in an attribute, or weight_norm made a weight.",
+            "Store it detached (`self.last = x.detach()`), or copy the weights only: "
+            "`copy.deepcopy(model.state_dict())`.",
+        ),
+    ),
+    (
+        r"function (?P<function>\w+) returned an incorrect number of gradients \(expected (?P<expected>\d+), got "
+        r"(?P<actual>\d+)\)",
+        Rule(
+            "`backward` of <function> returns <actual> gradients, and its `forward` takes <expected> arguments "
+            "besides `ctx`: each needs one.",
+            "Return <expected> values, `None` for arguments without a gradient: `return grad, None`.",
+        ),
+    ),
+    (
+        r"Legacy autograd function with non-static forward method is deprecated",
+        Rule(
+            "The function of `<call>` (<here>) is written in the old way: `forward` and `backward` are methods of "
+            "an object.",
+            "Make both static with `@staticmethod` and `ctx` as first argument, and call `Function.apply(x)`.",
+        ),
+    ),
+    (
+        r"grad_fn|Mismatch in shape: grad_output\[0\] has a shape of torch\.Size\(\[(?P<given>[\d, ]*)\]\) and "
+        r"output\[0\] has a shape of torch\.Size\(\[(?P<output>[\d, ]*)\]\)",
+        Rule(
+            "`<call>` (<here>) starts the backward pass with a gradient of [<given>] for an output of [<output>].",
+            "Pass a gradient of the shape of the output: `torch.ones_like(output)`, or reduce to one number first.",
+        ),
+    ),
+    # data sets and loaders
+    (
+        r"^(?:AssertionError: )?Size mismatch between tensors",
+        Rule(
+            "`<call>` (<here>) joins tensors that do not have the same number of samples in their first axis: "
+            "`<a@0>` is <a@0.shape>, `<b@1>` is <b@1.shape>.<a@0.from><b@1.from>",
+            "Make both from the same rows: the same split, filter and window for inputs and targets.",
+            calls=("TensorDataset",),
+        ),
+        Rule(
+            "`<call>` (<here>) joins tensors that do not have the same number of samples in their first axis.",
+            "Print their shapes, and make both from the same rows.",
+        ),
+    ),
+    (
+        r"DataLoader with IterableDataset: expected unspecified (?P<option>\w+) option, but got",
+        Rule(
+            "`<dataset@0>` is an IterableDataset, a stream without positions, so a loader cannot use `<option>` on "
+            "it (<here>).",
+            "Leave `<option>` out; shuffle inside of `__iter__` (a buffer, or the order of the files), or make it a "
+            "Dataset with `__len__` and `__getitem__`.",
+        ),
+    ),
+    (
+        r"batch_size should be a positive integer value, but got batch_size=(?P<size>\S+)",
+        Rule(
+            "`<call>` (<here>) gets the batch size <size>, which is not a whole number above 0.<batch_size@1.from>",
+            "Use `//` or `int(...)` where it is calculated, at least 1.",
+        ),
+    ),
+    (
+        r"num_samples should be a positive integer value, but got num_samples=(?P<size>(?!0\b)\S+)",
+        Rule(
+            "The number of samples is <size>, which is not a whole number above 0 (<here>: `<call>`).",
+            "Use `int(...)` or `//` where it is calculated.",
+        ),
+    ),
+    (
+        r"'(?P<type>float|NoneType|str|Tensor)' object cannot be interpreted as an integer",
+        Rule(
+            "`<call>` (<here>) needs a whole number and gets a <type>.<a@0.from>",
+            "Use `//` in place of `/`, or `int(...)`; a `__len__` has to return a whole number.",
+        ),
+        Rule(
+            "A whole number is needed in `<line>` (<here>), and it is a <type>.",
+            "Use `//` in place of `/`, or `int(...)`; a `__len__` has to return a whole number.",
+        ),
+    ),
+    (
+        r"invalid multinomial distribution \(sum of probabilities <= 0\)|probability tensor contains either `inf`, "
+        r"`nan` or element < 0",
+        Rule(
+            "`<call>` (<here>) draws by probabilities, and `<input@0>` is not one: it holds negative numbers, NaN "
+            "or only zeros. Scores of a model (logits) have to go through a softmax first.<input@0.from>",
+            "Use `torch.softmax(<input@0>, dim=-1)` (and check for NaN, and that not every score was masked).",
+        ),
+    ),
+    (
+        r"Expected a 'cuda' device type for generator but found 'cpu'|Expected a 'cpu' device type for generator "
+        r"but found 'cuda'",
+        Rule(
+            "The generator is on another device than what it draws (<here>: `<call>`); with "
+            "`torch.set_default_device` the sampler of a loader draws there too.",
+            "Make it there: `torch.Generator(device=device)`, and pass it to the DataLoader and `random_split`.",
+        ),
+    ),
+    # images
+    (
+        r"Required crop size \((?P<height>\d+), (?P<width>\d+)\) is larger than input image size \((?P<rows>\d+), "
+        r"(?P<columns>\d+)\)",
+        Rule(
+            "An image is <rows> x <columns>, smaller than the crop of <height> x <width>.",
+            "Resize before the crop, or pad: `RandomCrop((<height>, <width>), pad_if_needed=True)`.",
+        ),
+    ),
+    (
+        r"pic should be 2/3 dimensional\. Got (?P<dims>\d+) dimensions",
+        Rule(
+            "`<call>` (<here>) makes one picture and gets a tensor of <dims> axes, a whole batch.",
+            "Take one image of it: `batch[0]`.",
+        ),
+    ),
+    (
+        r"Image mode|image has wrong mode|cannot write mode (?P<mode>\w+) as (?P<format>\w+)",
+        Rule(
+            "A picture of the mode <mode> cannot be stored as <format> (<here>: `<call>`).",
+            'Convert it first: `image.convert("RGB")`, or store a PNG.',
+        ),
+    ),
+    (
+        r"cannot identify image file (?P<path>\S.*)",
+        Rule(
+            "The file <path> is no picture that Pillow can read: it is cut off, empty, another format, or an error "
+            "page saved under that name (<here>: `<call>`).",
+            "Look at its first bytes and size; leave such files out of the list when the data set is made.",
+        ),
+    ),
+    # numpy
+    (
+        r"assignment destination is read-only|output array is read-only",
+        Rule(
+            "`<line>` (<here>) writes into an array that only looks at other memory: from `broadcast_to`, "
+            "`np.asarray` of a picture, `np.frombuffer`, a memory map, or pandas' `.values`.",
+            "Take a copy first: `array = array.copy()` (`np.array(image)` in place of `np.asarray(image)`).",
+        ),
+    ),
+    (
+        r"At least one stride in the given numpy array is negative|some of the strides of a given numpy array are "
+        r"negative",
+        Rule(
+            "`<a@0>` was flipped or reversed (`[::-1]`, `np.flip`, `np.rot90`), which only turns the direction in "
+            "which numpy reads; torch cannot take that over (<here>: `<call>`).<a@0.from>",
+            "Copy it first: `torch.from_numpy(<a@0>.copy())`.",
+            ("(<a@0>)", "(<a@0>.copy())"),
+        ),
+        Rule(
+            "An array was flipped or reversed (`[::-1]`, `np.flip`), which only turns the direction in which numpy "
+            "reads; torch cannot take that over (<here>).",
+            "Copy it after the flip: `array.copy()`.",
+        ),
+    ),
+    (
+        r"given numpy array has byte order different from the native byte order",
+        Rule(
+            "The file that `<a@0>` comes from stores its numbers in the other byte order, which torch does not take "
+            "(<here>).<a@0.from>",
+            'Convert it: `<a@0>.astype("float32")`.',
+        ),
+    ),
+    (
+        r"only integer scalar arrays can be converted to a scalar index",
+        Rule(
+            "`<call>` (<here>) passes several arrays one by one, so the second is taken for the axis.",
+            "Pass them as one list: `<func>([...])`.",
+            calls=("concatenate", "stack", "vstack", "hstack"),
+        ),
+        Rule(
+            "`<line>` (<here>) uses an array where one index is needed: a Python list cannot be indexed by an array.",
+            "Make an array of the list (`np.array(values)[index]`), or loop over the index.",
+        ),
+    ),
+    (
+        r"Cannot interpret '(?P<what>[^']+)' as a data type",
+        Rule(
+            "`<call>` (<here>) takes <what> for the dtype: the shape has to be one argument.",
+            "Put the sizes in parentheses: `<func>((<a@0>, <what>))`.",
+            ("<call>", "<func>((<a@0>, <what>))"),
+        ),
+    ),
+    (
+        r"Cannot take a larger sample than population when (?:replace is False|'?replace=False'?)|Sample larger "
+        r"than population",
+        Rule(
+            "`<call>` (<here>) draws more than there are without putting any back.<a@0.from>",
+            "Draw at most as many as there are (`min(n, len(x))`), or with `replace=True` (`random.choices`).",
+        ),
+    ),
+    (
+        r"Singular matrix|The diagonal element \d+ is zero|the input matrix is singular",
+        Rule(
+            "`<a@0>` in `<call>` (<here>) has no inverse: some of its rows or columns depend on each other, or "
+            "there are fewer samples than features.<a@0.from>",
+            "Use `pinv` or `lstsq`, or add a small number to the diagonal: `+ 1e-6 * eye`.",
+        ),
+    ),
+    (
+        r"Python integer (?P<value>-?\d+) out of bounds for (?P<dtype>\w+)|value cannot be converted to type "
+        r"(?P<type>\w+) without overflow",
+        Rule(
+            "`<line>` (<here>) puts <value> into <dtype>, which cannot hold it; numpy 2 does not wrap around or "
+            "widen the type by itself.",
+            "Convert the array first (`array.astype(np.int32)`), or keep the value in the range of <dtype>.",
+        ),
+        Rule(
+            "`<line>` (<here>) puts a number into a tensor whose type cannot hold it; `-1e9` or `1e9` is too large "
+            "for float16.",
+            "Use `torch.finfo(x.dtype).min` in place of a large number, or a wider type.",
+        ),
+    ),
+    (
+        r"slice indices must be integers or None or have an __index__ method",
+        Rule(
+            "A slice in `<line>` (<here>) has a bound that is not a whole number: a share of a length (`0.8 * "
+            "len(x)`, `n / 2`) is a float.",
+            "Make it whole: `int(...)` or `//`.",
+        ),
+    ),
+    (
+        r"Cannot cast ufunc '(?P<ufunc>\w+)' output from dtype\('(?P<actual>\w+)'\) to dtype\('(?P<expected>\w+)'\)",
+        Rule(
+            "`<line>` (<here>) stores a <actual> result in place into a <expected> array, which would lose its "
+            "fractions.",
+            "Make the array floating point where it is made (`.astype(np.float32)`), or write a new one: `x = x / n`.",
+        ),
+    ),
+    (
+        r"cannot select an axis to squeeze out which has size not equal to one",
+        Rule(
+            "`<call>` (<here>) removes an axis that has more than one entry: `<base>` is <base.shape>.<base.from>",
+            "Squeeze an axis of size 1, or take one entry: `x[0]`.",
+        ),
+    ),
+    (
+        r"Object arrays cannot be loaded when allow_pickle=False",
+        Rule(
+            "The file of `<call>` (<here>) holds Python objects (a dict, or arrays of different lengths), which "
+            "numpy stores as a pickle and does not load by default.",
+            "Pass `allow_pickle=True` if the file is yours (`.item()` takes a dict out of it), or store plain "
+            "arrays with `np.savez(file, a=a, b=b)`.",
+            ("<call>", "np.load(<a@0>, allow_pickle=True)"),
+        ),
+    ),
+    (
+        r"(?P<key>\S+) is not a file in the archive",
+        Rule(
+            "The npz file has no array `<key>` (<here>).<base.from>",
+            "Print `data.files` for the names that it has; arrays saved without a name are called arr_0, arr_1.",
+        ),
+        Rule(
+            "The npz file has no array `<key>` (<here>).",
+            "Print `data.files` for the names that it has; arrays saved without a name are called arr_0, arr_1.",
+        ),
+    ),
+    (
+        r"could not determine the shape of object type '(?P<type>\w+)'",
+        Rule(
+            "`<a@0>` is a pandas <type>, and `<call>` (<here>) takes lists and arrays.<a@0.from>",
+            "Convert it: `torch.tensor(<a@0>.to_numpy(), dtype=torch.float32)`, after text columns were encoded as "
+            "numbers.",
+            ("<a@0>", "<a@0>.to_numpy()"),
+        ),
+    ),
+    # pandas
+    (
+        r"The truth value of a (?P<type>Series|DataFrame) is ambiguous",
+        Rule(
+            "`<line>` (<here>) needs one truth value and has one for each row; `and`, `or`, `if`, and comparisons "
+            "that `&` binds before them do that.",
+            "Compare in parentheses and join with `&` or `|`: `(t.a > 1) & (t.a < 3)`; `.any()`, `.all()` or "
+            "`.empty` for one answer.",
+        ),
+    ),
+    (
+        r"Length of values \((?P<values>\d+)\) does not match length of index \((?P<rows>\d+)\)",
+        Rule(
+            "`<line>` (<here>) writes <values> values into a table of <rows> rows: one side was filtered, dropped "
+            "or predicted for another part of the data.",
+            "Make both from the same rows (`len(table)`), or join by the index.",
+        ),
+    ),
+    (
+        r"Location based indexing can only have",
+        Rule(
+            "`<line>` (<here>) uses `.iloc`, which takes positions only, with a name.",
+            'Use `.loc[rows, "name"]`, or the position of the column.',
+        ),
+    ),
+    (
+        r"single positional indexer is out-of-bounds",
+        Rule(
+            "`<line>` (<here>) asks for a row past the end of the table: positions go from 0 to its length - "
+            "1.<operands>",
+            "Use a position below `len(table)`; after a filter the table is shorter than before.",
+        ),
+    ),
+    (
+        r"Cannot convert non-finite values \(NA or inf\) to integer",
+        Rule(
+            "The column in `<line>` (<here>) has missing values (NaN), which whole numbers cannot hold.",
+            'Fill or drop them first (`.fillna(0)`, `.dropna()`), or use the type `"Int64"`.',
+        ),
+    ),
+    (
+        r"(?P<names>\[.*\]) not found in axis",
+        Rule(
+            "`<call>` (<here>) looks for <names> among the row labels: without an axis `drop` removes rows.<base.from>",
+            "Name the columns: `<base>.drop(columns=<a@0>)`.",
+            ("<call>", "<base>.drop(columns=<a@0>)"),
+        ),
+    ),
+    (
+        r"No columns to parse from file",
+        Rule(
+            "The file that `<call>` (<here>) reads is empty.<a@0.from>",
+            "Write it first and close it (a `with` block), or look at the path.",
+        ),
+    ),
+    (
+        r"Error tokenizing data\. C error: Expected (?P<expected>\d+) fields in line (?P<line_number>\d+), saw "
+        r"(?P<actual>\d+)",
+        Rule(
+            "Line <line_number> of the file has <actual> fields, the lines before have <expected> (<here>: "
+            "`<call>`): a separator inside of a text, another separator, or lines above the header.",
+            'Set `sep`, `skiprows` or `quotechar`, or skip such lines: `on_bad_lines="skip"`.',
+        ),
+    ),
+    (
+        r"Cannot perform reduction '(?P<what>\w+)' with string dtype|could not convert string .* to "
+        r"numeric|unsupported operand type\(s\) for \+: 'float' and 'str'",
+        Rule(
+            "`<call>` (<here>) computes over columns of text.",
+            "Take the numeric columns: `numeric_only=True`, or convert the column with `pd.to_numeric(...)`.",
+        ),
+    ),
+)
+COMPILED = tuple((re.compile(pattern), rules) for pattern, *rules in KNOWN)
+
+
+def explain_known(failure: Failure) -> Explanation | None:
+    """Return what a known message means in this program."""
+    for pattern, rules in COMPILED:
+        match = pattern.search(failure.message) or pattern.search(f"{failure.type}: {failure.message}")
+        if match:
+            parts = {name: text for name, text in match.groupdict().items() if text is not None}
+            explanation = explain_by(tuple(rules), parts, failure)
+            if explanation is not None:
+                return explanation
+    return None

@@ -1,0 +1,202 @@
+"""Names that have no value: misspelled, not imported, local to another function, not assigned on this path."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import difflib
+
+from ocrlab.debug.diagnosis.explanations.explanation import Edit, Explanation, explains, replaced
+from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame
+from ocrlab.debug.diagnosis.explanations.messages import Fact
+from ocrlab.debug.diagnosis.explanations.source import Source, dotted, own_nodes, parameters
+
+IMPORTS = {
+    "np": "import numpy as np",
+    "pd": "import pandas as pd",
+    "plt": "import matplotlib.pyplot as plt",
+    "sns": "import seaborn as sns",
+    "nn": "from torch import nn",
+    "optim": "from torch import optim",
+    "F": "import torch.nn.functional as F",
+    "cv2": "import cv2",
+    "tqdm": "from tqdm import tqdm",
+    "Path": "from pathlib import Path",
+    "Image": "from PIL import Image",
+    "transforms": "from torchvision import transforms",
+    "models": "from torchvision import models",
+    "torchvision": "import torchvision",
+    "torch": "import torch",
+    "numpy": "import numpy",
+    "DataLoader": "from torch.utils.data import DataLoader",
+    "Dataset": "from torch.utils.data import Dataset",
+    "TensorDataset": "from torch.utils.data import TensorDataset",
+    "random_split": "from torch.utils.data import random_split",
+    "Subset": "from torch.utils.data import Subset",
+    "defaultdict": "from collections import defaultdict",
+    "Counter": "from collections import Counter",
+    "OrderedDict": "from collections import OrderedDict",
+    "partial": "from functools import partial",
+    "deepcopy": "from copy import deepcopy",
+    "train_test_split": "from sklearn.model_selection import train_test_split",
+    "accuracy_score": "from sklearn.metrics import accuracy_score",
+    "StandardScaler": "from sklearn.preprocessing import StandardScaler",
+    "pad_sequence": "from torch.nn.utils.rnn import pad_sequence",
+    "Optional": "from typing import Optional",
+    "List": "from typing import List",
+} | {name: f"import {name}" for name in "os sys math random time json copy re glob pickle csv shutil argparse".split()}
+
+
+def nearest_name(name: str, names: list[str], start: str) -> Explanation:
+    """Return the explanation of a name that nothing defines: an import, or a name of similar spelling."""
+    if name in IMPORTS:
+        return Explanation(f"{start}: its import is missing.", f"Add `{IMPORTS[name]}`.")
+    near = [other for other in names if other.lower() == name.lower() and other != name] or difflib.get_close_matches(
+        name, [other for other in names if other != name], 1, 0.75
+    )
+    if near:
+        return Explanation(f"{start}; there is a `{near[0]}`.", f"Write `{near[0]}`, if that is meant.")
+    return Explanation(f"{start} and does not import it.", f"Define `{name}` before this line, or import it.")
+
+
+@explains("name")
+def name_in_script(fact: Fact, failure: Failure) -> Explanation | None:
+    """A name that a program reads before or without giving it a value."""
+    name, source, frame = str(fact.name), failure.source(failure.frame), failure.frame
+    if source is None or frame is None or frame.cell is not None:
+        return None
+    if "local variable" in failure.message:
+        return _unbound(name, failure, source, frame)
+    owner = source.class_at(frame.line)
+    if owner is not None and (source.attribute(owner, name) or any(name == f.name for f in _methods(owner))):
+        line = frame.code
+        return Explanation(
+            f"`{name}` is an attribute of the object (`{owner.name}`), and {frame.place} reads a plain name, which "
+            "is not defined.",
+            f"Write `self.{name}`.",
+            _with_self(source, frame, name, line),
+        )
+    later = next((b for b in reversed(source._bindings(source.tree, name)) if b.line > frame.line), None)
+    defined = [n for n in source.tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name]
+    line_of = later.line if later is not None else defined[0].lineno if defined else None
+    if line_of is not None and line_of > frame.line and frame.function == "<module>":
+        return Explanation(
+            f"`{name}` is defined at {source.place(line_of)}, after {frame.place} uses it: a file runs from top to "
+            f"bottom.",
+            "Move the definition above its first use.",
+        )
+    if line_of is not None:
+        return Explanation(
+            f"`{name}` is defined at {source.place(line_of)}, which had not run yet when {frame.place} needed it.",
+            "Move the definition above the call that uses it (out of `if __name__ == ...`), or pass it as an argument.",
+        )
+    for function in (n for n in source.nodes if isinstance(n, ast.FunctionDef)):
+        if source.function_at(frame.line) is function:
+            continue
+        bound = next(iter(source._bindings(function, name)), None)
+        if bound is not None or name in parameters(function):
+            place = source.place(bound.line if bound else function)
+            return Explanation(
+                f"`{name}` is a local variable of `{function.name}` ({place}), and {frame.place} is outside of that "
+                "function.",
+                f"Return it there and take it here (`{name} = {function.name}(...)`), or pass it as an argument.",
+            )
+    names = sorted(
+        {node.id for node in source.nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        | {node.name for node in source.nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        | {argument.arg for node in source.nodes if isinstance(node, ast.arguments) for argument in node.args}
+        | {a.asname or a.name for n in source.nodes if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names}
+    )
+    names += [other for other in dir(builtins) if other[0].islower()]
+    return nearest_name(name, names, f"{source.name} does not define `{name}` ({frame.place})")
+
+
+def _methods(owner: ast.ClassDef) -> list[ast.FunctionDef]:
+    return [node for node in owner.body if isinstance(node, ast.FunctionDef)]
+
+
+def _with_self(source: Source, frame: Frame, name: str, line: str) -> Edit | None:
+    return replaced(source, frame.line, name, f"self.{name}") if line.count(name) == 1 else None
+
+
+def _unbound(name: str, failure: Failure, source: Source, frame: Frame) -> Explanation | None:
+    """A name that is local to a function because the function assigns it, on a path that was not taken."""
+    function = source.function_at(frame.line)
+    if function is None:
+        return None
+    bindings = sorted(source._bindings(function, name), key=lambda binding: binding.line)
+    imports = [
+        n
+        for n in own_nodes(function)
+        if isinstance(n, ast.Import | ast.ImportFrom) and any((a.asname or a.name) == name for a in n.names)
+    ]
+    line = bindings[0].line if bindings else imports[0].lineno if imports else None
+    if line is None:
+        return None
+    start = f"`{name}` gets its value in `{function.name}` at {source.place(line)}"
+    outside: list[object] = [*source._bindings(source.tree, name)] or [
+        n
+        for n in source.tree.body
+        if isinstance(n, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom)
+        and name in [getattr(n, "name", ""), *((a.asname or a.name) for a in getattr(n, "names", ()))]
+    ]
+    if outside and line >= frame.line:
+        return Explanation(
+            f"{start}, which makes it a local variable of the whole function: {frame.place} does not see the "
+            f"`{name}` of "
+            "the module and reads the local one before it has a value.",
+            f"Give the local variable another name, pass `{name}` as an argument, or declare `global {name}` at the "
+            f"top of `{function.name}`.",
+        )
+    around = [
+        n
+        for n in ast.walk(function)
+        if isinstance(n, ast.For | ast.While | ast.If | ast.Try | ast.With)
+        and n.lineno <= line <= (n.end_lineno or 0)
+        and not n.lineno <= frame.line <= (n.end_lineno or 0)
+    ]
+    block = max(around, key=lambda n: n.lineno, default=None)
+    blocks = [n for n in around if isinstance(n, ast.For | ast.While)]
+    if blocks and not isinstance(block, ast.If | ast.Try):
+        block = blocks[0]
+    if isinstance(block, ast.For):
+        looped = source.code(block.iter)
+        value = failure.value(dotted(block.iter))
+        empty = " is empty" if value is not None and value.length == 0 else " had nothing to give"
+        return Explanation(
+            f"{start}, inside of the loop `for {source.code(block.target)} in {looped}` ({source.place(block)}), "
+            f"whose body never ran: `{looped}`{empty}.",
+            f"Look at why `{looped}` is empty, and give `{name}` a value before the loop.",
+        )
+    if isinstance(block, ast.While):
+        return Explanation(
+            f"{start}, inside of `while {source.code(block.test)}`, whose body never ran.",
+            f"Give `{name}` a value before the loop.",
+        )
+    if isinstance(block, ast.If):
+        tests, node = [source.code(block.test)], block
+        outer = [n for n in around if isinstance(n, ast.If)]
+        node = min(outer, key=lambda n: n.lineno)
+        tests = [source.code(node.test)]
+        while len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):
+            node = node.orelse[0]
+            tests.append(source.code(node.test))
+        conditions = " or ".join(f"`{test}`" for test in tests)
+        values = {n.id for test in tests for n in ast.walk(ast.parse(test, mode="eval")) if isinstance(n, ast.Name)}
+        known = [
+            f"`{n}` is {v.text}" for n in sorted(values) if (v := failure.value(n)) is not None and v.text is not None
+        ]
+        return Explanation(
+            f"{start}, only if {conditions} holds, and here none does{' (' + ', '.join(known) + ')' if known else ''}.",
+            f"Add an `else` that gives `{name}` a value or raises an error that names the unexpected case.",
+        )
+    if isinstance(block, ast.Try):
+        return Explanation(
+            f"{start}, inside of `try` ({source.place(block)}); an error there was caught before it got to that "
+            f"line, and {frame.place} goes on without `{name}`.",
+            "Handle the error so that the function ends there (`raise` or `return`), or set a value in `except`.",
+        )
+    return Explanation(
+        f"{start}, and {frame.place} reads it before.",
+        f"Give `{name}` a value before this line, or rename one of them.",
+    )
