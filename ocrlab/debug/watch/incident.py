@@ -6,6 +6,9 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
+import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -84,8 +87,17 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
     for label, text in parts.items():
         with guarded(home, f"watch: the line `{label}`"):  # a line that fails takes no other one with it
             line = text()
-            lines += [f"  {label:<9}{line}"] if line else []
+            lines += [_wrapped(label, line)] if line else []
     return clean("\n".join(lines))
+
+
+def _wrapped(label: str, line: str) -> str:
+    """Return a line behind its label, on a terminal in several lines of its width."""
+    text, indent = f"  {label:<9}{line}", " " * 11
+    if label not in ("why", "fix") or not sys.stderr.isatty():
+        return text  # a log is searched by lines
+    width = max(shutil.get_terminal_size().columns - 1, 60)
+    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _recording(place: Path, command: Sequence[str]) -> str:

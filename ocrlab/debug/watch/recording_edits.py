@@ -167,7 +167,9 @@ def recorded_command(command: Sequence[str], run: Path) -> list[str] | str:
     """Return the command that runs the same script with the recorder, or why there is none."""
     at = script_of(command)
     if at is None:
-        return "the command is not `python SCRIPT.py`"
+        return (
+            "--record takes `python SCRIPT.py`, and this command is another one (python -m, torchrun, a shell script)"
+        )
     source = read_script(Path(command[at]))
     edits = find_edits(source) if source is not None else f"{command[at]} cannot be read"
     return edits if isinstance(edits, str) else [*command[:at], str(RUNNER), str(run.absolute()), *command[at:]]

@@ -26,6 +26,7 @@ from ocrlab.debug.diagnosis.explanations import (  # noqa: F401  each registers 
     model_code,
     names,
     notebook_state,
+    plain_errors,
     results,
     samples,
     shapes,

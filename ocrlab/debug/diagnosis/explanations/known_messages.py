@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ocrlab.debug.diagnosis.explanations.explanation import Explanation, listed
+from ocrlab.debug.diagnosis.explanations.explanation import Explanation
 from ocrlab.debug.diagnosis.explanations.failure import Failure
 from ocrlab.debug.diagnosis.explanations.rules import Blanks, Rule, explain_by
 
@@ -30,14 +30,6 @@ def _shuffled(blanks: Blanks) -> Mapping[str, object]:
 
 def _starting(blanks: Blanks) -> Mapping[str, object]:
     return {"wanted": "(batch, channels, height, width)" if "," in blanks["output"] else "(batch, channels, length)"}
-
-
-def _frequent(blanks: Blanks) -> Mapping[str, object] | None:
-    return {"times": "epochs" if int(blanks["total"]) < 1000 else "steps"}
-
-
-def _choices(blanks: Blanks) -> Mapping[str, object]:
-    return {"listed": listed(re.findall(r"'([^']+)'", blanks["choices"]), 8)}
 
 
 KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
@@ -196,7 +188,7 @@ KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
         ),
     ),
     (
-        r"(?:shape|The shape) of (?P<what>query|key|value)[^\n]{0,40}|query should be unbatched 2D or batched 3D "
+        r"query should be unbatched 2D or batched 3D "
         r"tensor but received (?P<dims>\d)-D query tensor",
         Rule(
             "Attention takes (batch, length, features) or, unbatched, (length, features); the query of `<call>` "
@@ -279,7 +271,7 @@ KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
         Rule("The outputs have <output> values and the targets <target> (<here>).<operands>", "Give both one shape."),
     ),
     (
-        r"The (?:dimension|size) of (?:the )?tensor|start \((?P<start>-?\d+)\) \+ length \((?P<length>\d+)\) "
+        r"start \((?P<start>-?\d+)\) \+ length \((?P<length>\d+)\) "
         r"exceeds dimension size \((?P<size>\d+)\)",
         Rule(
             "`<call>` (<here>) takes <length> entries from position <start>, and the axis has only <size>.<operands>",
@@ -479,7 +471,7 @@ KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
         ),
     ),
     (
-        r"grad_fn|Mismatch in shape: grad_output\[0\] has a shape of torch\.Size\(\[(?P<given>[\d, ]*)\]\) and "
+        r"Mismatch in shape: grad_output\[0\] has a shape of torch\.Size\(\[(?P<given>[\d, ]*)\]\) and "
         r"output\[0\] has a shape of torch\.Size\(\[(?P<output>[\d, ]*)\]\)",
         Rule(
             "`<call>` (<here>) starts the backward pass with a gradient of [<given>] for an output of [<output>].",
@@ -569,7 +561,7 @@ KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
         ),
     ),
     (
-        r"Image mode|image has wrong mode|cannot write mode (?P<mode>\w+) as (?P<format>\w+)",
+        r"cannot write mode (?P<mode>\w+) as (?P<format>\w+)",
         Rule(
             "A picture of the mode <mode> cannot be stored as <format> (<here>: `<call>`).",
             'Convert it first: `image.convert("RGB")`, or store a PNG.',
@@ -788,6 +780,270 @@ KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
         Rule(
             "`<call>` (<here>) computes over columns of text.",
             "Take the numeric columns: `numeric_only=True`, or convert the column with `pd.to_numeric(...)`.",
+        ),
+    ),
+    # checkpoints
+    (
+        r"Expected state_dict to be dict-like, got <class '(?:str|pathlib\.\w+|_io\.\w+)'>",
+        Rule(
+            "`<call>` (<here>) gets the path of the file, and `load_state_dict` needs what is in it.",
+            "Load the file first: `<func>(torch.load(<state@0>))`.",
+            ("<call>", "<func>(torch.load(<state@0>))"),
+        ),
+    ),
+    (
+        r"Expected state_dict to be dict-like, got <class '(?P<type>method|builtin_function_or_method)'>",
+        Rule(
+            "`<call>` (<here>) gets the method `state_dict` itself: it was not called, here or where the file was "
+            "saved.<state@0.from>",
+            "Write `model.state_dict()` with parentheses, and save the file again if that is where it lacks them.",
+        ),
+    ),
+    (
+        r"Expected state_dict to be dict-like, got <class '(?P<type>[\w.]+)'>",
+        Rule(
+            "`<call>` (<here>) gets an object of <type>, and `load_state_dict` needs its state: the file holds a whole "
+            "model, or the model itself was passed.<state@0.from>",
+            "Pass its state: `<func>(<state@0>.state_dict())`.",
+            ("(<state@0>)", "(<state@0>.state_dict())"),
+        ),
+    ),
+    (
+        r"PytorchStreamReader failed reading (?:zip archive|file)|unexpected EOF, expected \d+ more bytes|"
+        r"(?:file|storage) (?:has wrong byte size|is truncated)|(?:EOFError: )?Ran out of input|^EOFError",
+        Rule(
+            "The file of `<call>` (<here>) is incomplete: it is empty or ends too early, because the program that "
+            "wrote it was stopped, the disk was full, or a download broke off.<f@0.from>",
+            "Use an earlier file or copy it again (compare its size); from now on write to a temporary name and rename "
+            "it with `os.replace` when it is complete.",
+            calls=("load",),
+        ),
+    ),
+    (
+        r"invalid load key, '(?P<key>[^']+)'|Unsupported operand (?P<operand>\d+)",
+        Rule(
+            "The file of `<call>` (<here>) is not a checkpoint: its first characters are text. `<` is a web page "
+            "(an error or login page was saved), `v` the pointer of a file that Git LFS has not fetched.<f@0.from>",
+            "Look at it (`head -c 200 FILE`); download the file itself, or run `git lfs pull`.",
+            calls=("load",),
+        ),
+    ),
+    (
+        r"^(?:KeyError: )?'(?:param_groups|state)'$",
+        Rule(
+            "`<call>` (<here>) gives the optimizer a state that has no `param_groups`: it is that of a model, or a "
+            "whole checkpoint.<state_dict@0.from>",
+            'Load what `optimizer.state_dict()` returned: `<base>.load_state_dict(checkpoint["optimizer"])`.',
+            calls=("load_state_dict",),
+        ),
+    ),
+    # files and texts
+    (
+        r"\[Errno 21\] Is a directory: '(?P<path>[^']*)'",
+        Rule(
+            "`<path>` is a folder, and `<call>` (<here>) needs a file.<f@0.from>",
+            'Name the file in it: `os.path.join("<path>", "model.pt")`.',
+        ),
+    ),
+    (
+        r"\[Errno 20\] Not a directory: '(?P<path>[^']*)'",
+        Rule(
+            "A part of `<path>` is a file and not a folder (<here>: `<call>`); among the entries of a folder there "
+            "may be files such as .DS_Store.",
+            "Skip what is not a folder: `if os.path.isdir(path):`.",
+        ),
+    ),
+    (
+        r"\[Errno 17\] File exists: '(?P<path>[^']*)'",
+        Rule(
+            "`<path>` exists already, from an earlier run (<here>: `<call>`).",
+            "Allow that: `os.makedirs(path, exist_ok=True)`, or give every run a folder of its own.",
+            ("<call>", "<func>(<name@0>, exist_ok=True)"),
+        ),
+    ),
+    (
+        r"\[Errno 13\] Permission denied: '(?P<path>[^']*)'",
+        Rule(
+            "This user may not write or read `<path>` (<here>: `<call>`).",
+            "Use a folder that belongs to the user, or change its owner; an absolute path that begins with `/` is not "
+            "below the program's folder.",
+        ),
+    ),
+    (
+        r"Object of type (?P<type>\w+) is not JSON serializable",
+        Rule(
+            "`<call>` (<here>) writes a <type>, and JSON knows only Python's own numbers, texts, lists and dicts. "
+            "Results of numpy and torch are not Python's own numbers.<obj@0.from>",
+            "Convert where the value is stored: `float(x)` or `x.item()` for one number, `x.tolist()` for many, or "
+            "pass `default=float`.",
+        ),
+    ),
+    (
+        r"Extra data: line (?P<line_number>\d+) column",
+        Rule(
+            "The file of `<call>` (<here>) holds more than one JSON value, one in each line (JSON lines).",
+            "Read it line by line: `[json.loads(line) for line in file]`.",
+        ),
+    ),
+    (
+        r"Expecting (?:value|property name enclosed in double quotes): line (?P<line_number>\d+) column "
+        r"(?P<column>\d+)",
+        Rule(
+            "The text that `<call>` (<here>) reads is not JSON from line <line_number>, column <column> on: it is "
+            "empty, has single quotes, a comma too much, NaN, or is an error page.",
+            "Print its first characters; a Python dict printed with single quotes is read with `ast.literal_eval`, an "
+            "empty file was not written to its end.",
+        ),
+    ),
+    (
+        r"'(?P<codec>[\w-]+)' codec can't decode byte (?P<byte>0x\w+) in position (?P<position>\d+)",
+        Rule(
+            "The file is not <codec> text at position <position> (<here>: `<call>`): it was written in another "
+            "encoding, or it is not text at all (a picture, an archive, a pickle).",
+            'Name its encoding: `encoding="latin-1"` (or "cp1252", "utf-16"); open other files with "rb".',
+        ),
+    ),
+    (
+        r"invalid literal for int\(\) with base 10: (?P<text>.+)",
+        Rule(
+            "`<call>` (<here>) makes a whole number of the text <text>, which is not one.<x@0.from>",
+            "Use `float(...)` for numbers with a point or an exponent (`int(float(x))`), and strip or skip other "
+            "texts.",
+        ),
+    ),
+    (
+        r"int\(\) argument must be a string, a bytes-like object or a real number, not '(?P<type>\w+)'",
+        Rule(
+            "`<x@0>` in `<call>` (<here>) is a <type>: nothing was set. `os.environ.get` and `dict.get` return None "
+            "for a name that is missing.<x@0.from>",
+            "Give a default, `get(name, 0)`, or set the value before the start.",
+        ),
+    ),
+    (
+        r"time data (?P<text>'.*') does not match format (?P<format>'.*')",
+        Rule(
+            "The date <text> is not written as <format> says (<here>: `<call>`).",
+            "Correct the format (separators, the order of day and month), or use `pd.to_datetime(x)`.",
+        ),
+    ),
+    # distributed
+    (
+        r"environment variable (?P<variable>\w+) expected, but not set",
+        Rule(
+            "`<call>` (<here>) takes its settings from the environment, and `<variable>` is not there: the script was "
+            "started with `python` and not by a launcher, which sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.",
+            "Start it with `torchrun --nproc_per_node=N train.py`, or skip the process group where WORLD_SIZE is not "
+            "set.",
+        ),
+    ),
+    (
+        r"Default process group has not been initialized",
+        Rule(
+            "`<call>` (<here>) needs the group of processes, and `init_process_group` was not called before in this "
+            "process.",
+            "Call `torch.distributed.init_process_group(backend)` first (under `torchrun`); in a run with one "
+            "process ask `torch.distributed.is_initialized()` before it.",
+        ),
+    ),
+    (
+        r"Expected to have finished reduction in the prior iteration before starting a new one",
+        Rule(
+            "Some parameters of the wrapped model got no gradient in the last step: a branch or head was not used "
+            "for the loss, so the ranks wait for gradients that never come (<here>: `<call>`).",
+            "Use every parameter in the loss, remove the unused ones, or wrap with `find_unused_parameters=True`.",
+        ),
+    ),
+    (
+        r"DistributedDataParallel is not needed when a module doesn't have any parameters that require a gradient",
+        Rule(
+            "All parameters of the module in `<call>` (<here>) are frozen, so there is nothing to synchronise.",
+            "Unfreeze what should learn before it is wrapped, or use the module without DDP.",
+        ),
+    ),
+    # Python
+    (
+        r"dictionary changed size during iteration|dictionary keys changed during iteration|Set changed size during "
+        r"iteration|list changed size during iteration",
+        Rule(
+            "The loop of `<line>` (<here>) adds or removes entries of what it loops over.",
+            "Loop over a copy: `for key in list(d):`.",
+        ),
+    ),
+    (
+        r"unhashable type: '(?P<type>[\w.]+)'",
+        Rule(
+            "`<line>` (<here>) uses a <type> as a key of a dict or an element of a set, and a <type> can change, so "
+            "it cannot be one.<operands>",
+            "Make it fixed first: `tuple(x)` for a list, `x.item()` or `x.tolist()` for an array of one axis; "
+            "`{...}` around a dict makes a set.",
+        ),
+    ),
+    (
+        r"'(?P<type>tuple|str|bytes)' object does not support item assignment",
+        Rule(
+            "`<line>` (<here>) changes one entry of a <type>, which cannot be changed.",
+            "Make a list of it first (`list(x)`), or build a new one.",
+        ),
+    ),
+    (
+        r"unsupported format string passed to (?P<type>[\w.]+)\.__format__",
+        Rule(
+            "`<line>` (<here>) formats a <type> like a number: nothing was computed (NoneType), or it holds several "
+            "values (Tensor, ndarray, list).<operands>",
+            "Format a number: `x.item()` for a tensor of one value, `x.mean().item()` for several; test for None "
+            "first.",
+        ),
+    ),
+    (
+        r"(?P<what>not enough|too many|not all) arguments (?:for format string|converted during string formatting)",
+        Rule(
+            "The format in `<line>` (<here>) has another number of `%` marks than there are values.",
+            "Give one value for each mark, or use an f-string.",
+        ),
+    ),
+    (
+        r"(?P<function>max|min)\(\) (?:arg is an empty sequence|iterable argument is empty)|zero-size array to "
+        r"reduction operation (?P<operation>\w+)|(?:max|min|argmax|argmin)\(\): Expected reduction dim(?: to be "
+        r"specified for input\.numel\(\) == 0)?",
+        Rule(
+            "`<call>` (<here>) looks for the largest or smallest of nothing: it is empty.<x@0.from><base.from>",
+            "Look at why it is empty (a filter, a threshold, a folder), or give a default: `max(values, default=0)`.",
+        ),
+        Rule(
+            "`<call>` (<here>) looks for the largest or smallest of nothing: it is empty.<x@0.from>",
+            "Look at why it is empty (a filter, a threshold, a folder), or give a default: `max(values, default=0)`.",
+        ),
+    ),
+    (
+        r"too many indices for tensor of dimension (?P<dims>\d+)|too many indices for array: array is (?P<axes>\d+)-"
+        r"dimensional, but (?P<given>\d+) were indexed",
+        Rule(
+            "`<line>` (<here>) uses more indices than the tensor or array has axes.<operands> An axis was lost on "
+            "the way (by `squeeze`, an index, a mean) or was never there.",
+            "Drop an index, or keep the axis: `x[:, None]`, `keepdim=True`, a slice `0:1` in place of `0`.",
+        ),
+    ),
+    (
+        r"only integer tensors of a single element can be converted to an index",
+        Rule(
+            "`<line>` (<here>) uses a tensor of several or fractional values where one whole number belongs.<operands>",
+            "Take one number: `int(x)` or `x.item()`; a list of indices works on tensors and arrays only.",
+        ),
+    ),
+    (
+        r"'(?P<type>torch\.Size|Size|tuple)' object is not callable",
+        Rule(
+            "`<func>` is a value and not a method, and `<call>` (<here>) calls it.",
+            "Use square brackets: `<func>[<i@0>]`, or for a tensor the method: `.size(<i@0>)`.",
+            ("<call>", "<func>[<i@0>]"),
+        ),
+    ),
+    (
+        r"CUDA out of memory\. Tried to allocate (?P<size>[\d.]+ \w+)",
+        Rule(
+            "`<call>` (<here>) needed <size> more than the GPU had free.<operands>",
+            "Halve the batch size (and accumulate gradients over two steps), run under `torch.autocast`, and "
+            "evaluate under `torch.no_grad()`; losses that are kept for a log need `.item()`.",
         ),
     ),
 )

@@ -462,6 +462,8 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"(?P<actual>\d+) (?:was|were) given",
     ),
     "key": (r"^KeyError",),
+    "assertion": (r"^AssertionError",),
+    "recursion": (r"^RecursionError",),
     "name": (
         r"name '(?P<name>\w+)' is not defined",
         r"cannot access local variable '(?P<name>\w+)'",

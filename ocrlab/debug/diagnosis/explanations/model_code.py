@@ -528,7 +528,8 @@ def _single_argument(kind: str, failure: Failure) -> Explanation | None:
     source, call = place
     arguments = [(None, node) for node in call.args] + [(k.arg, k.value) for k in call.keywords if k.arg]
     matching = [(name, node) for name, node in arguments if _static_type(failure, source, node) == kind]
-    if len(matching) != 1:
+    value = failure.value(dotted(matching[0][1])) if matching else None
+    if len(matching) != 1 or kind in _own_modules(failure) or (value is not None and value.kind == "module"):
         return None
     name, node = matching[0]
     code = source.code(node)
@@ -644,7 +645,14 @@ def operands_of_wrong_types(fact: Fact, failure: Failure) -> Explanation | None:
                 f"`{text}` is None in `{code}` ({frame.place}).{source_of}{no_return(failure, where)}",
                 "Return a value from that function on every path, or check for None before this line.",
             )
-        if kind == "str" and "str" not in (types[0] if kind == types[1] else types[1]):
+        other = types[0] if kind == types[1] else types[1]
+        if kind == "str" and isinstance(node, ast.Constant | ast.JoinedStr) and "str" not in other:
+            whole = sides[1] if node is sides[0] else sides[0]
+            return Explanation(
+                f"`{code}` ({frame.place}) joins a text and a value of type {other}: `+` joins texts only.",
+                f"Convert it, `str({place[0].code(whole)})`, or use an f-string.",
+            )
+        if kind == "str" and "str" not in other:
             return Explanation(
                 f"`{text}` is a text in `{code}` ({frame.place}), the other side is not.",
                 f"Convert it: `float({text})`; values from a command line, a CSV file or an environment variable "

@@ -291,6 +291,8 @@ def cell_run_twice(fact: Fact, failure: Failure) -> Explanation | None:
     missing = [number for number in range(1, cell.count) if number not in counts]
     if not missing:
         return None  # every run belongs to a cell: none has run twice
+    here = cell.source.statement_at(failure.own_frames[0].line)
+    read_here = loaded_names(failure, cell)
     for node in ast.walk(cell.source.tree):
         if (
             not isinstance(node, ast.stmt)
@@ -317,13 +319,13 @@ def cell_run_twice(fact: Fact, failure: Failure) -> Explanation | None:
             for part in calls
             if isinstance(part.func, ast.Attribute) or part.args
         ]
-        name = next((n for n in changed if n), "")
+        name = next((n for n in changed if n and (n in read_here or here is node)), "")
         makers = [c for c in run_before(failure, cell) if definitions(c, name)] if name else []
         if makers and isinstance(node, ast.Assign | ast.AugAssign | ast.Delete | ast.Expr):
             text = (
-                f"`{cell.source.code(node)}` changes `{name}` in place each time that cell {cell.number} runs. The "
-                f"execution count In [{missing[-1]}] belongs to no cell any more, so a cell has run twice: this run "
-                "finds what the first one left."
+                f"`{cell.source.code(node)}` changes `{name}` each time that cell {cell.number} runs, and a run "
+                f"finds what the one before left. The count In [{missing[-1]}] belongs to no cell any more: a "
+                "cell that ran then has run again since, or was deleted; if it is this one, it has run twice."
             )
             return Explanation(
                 text,

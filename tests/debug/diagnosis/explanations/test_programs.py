@@ -11,7 +11,10 @@ import pytest
 from ocrlab.debug.diagnosis import explanations
 from ocrlab.debug.diagnosis.explanations import failure as failures
 from ocrlab.debug.watch import failing_values
+from tests.debug.diagnosis.explanations.library_programs import LIBRARY_FALSE_FRIENDS, LIBRARY_PROGRAMS
 from tests.debug.diagnosis.explanations.programs import FALSE_FRIENDS, HEAD, PROGRAMS
+
+ALL, ALL_FALSE_FRIENDS = PROGRAMS | LIBRARY_PROGRAMS, FALSE_FRIENDS | LIBRARY_FALSE_FRIENDS
 
 
 def fail(text: str, folder: Path) -> failures.Failure:
@@ -31,9 +34,9 @@ def fail(text: str, folder: Path) -> failures.Failure:
     return failures.with_sources(failures.from_values(failure, values))
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", ALL)
 def test_a_failing_program_is_explained(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program, words = PROGRAMS[name]
+    program, words = ALL[name]
     monkeypatch.chdir(tmp_path)
     result = explanations.explain(fail(program, Path(os.path.realpath(tmp_path))))
     assert result is not None
@@ -43,10 +46,12 @@ def test_a_failing_program_is_explained(name: str, tmp_path: Path, monkeypatch: 
     assert not missing, text
 
 
-@pytest.mark.parametrize("name", FALSE_FRIENDS)
-def test_facts_that_do_not_belong_together_are_not_combined(name: str, tmp_path: Path) -> None:
-    program, words = FALSE_FRIENDS[name]
+@pytest.mark.parametrize("name", ALL_FALSE_FRIENDS)
+def test_facts_that_do_not_belong_together_are_not_combined(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, words = ALL_FALSE_FRIENDS[name]
+    monkeypatch.chdir(tmp_path)
     result = explanations.explain(fail(program, Path(os.path.realpath(tmp_path))))
-    assert result is not None
-    text = f"{result[1].text} {result[1].fix}"
+    text = f"{result[1].text} {result[1].fix}" if result is not None else ""
     assert not [word for word in words if word in text], text

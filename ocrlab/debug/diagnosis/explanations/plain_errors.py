@@ -1,0 +1,194 @@
+"""Errors of Python itself: an assertion, a call without end, a missing setting, operands that do not fit."""
+
+from __future__ import annotations
+
+import ast
+
+from ocrlab.debug.diagnosis.explanations.explanation import Explanation, a, explains, listed, replaced, sizes
+from ocrlab.debug.diagnosis.explanations.failure import Failure, Value
+from ocrlab.debug.diagnosis.explanations.messages import Fact
+from ocrlab.debug.diagnosis.explanations.origins import failing_expression, origin
+from ocrlab.debug.diagnosis.explanations.source import Source, dotted
+
+
+def described(value: Value) -> str:
+    """Return what is known of a value in a few words: a shape, a number, a length."""
+    if value.shape is not None:
+        return f"{sizes(value.shape)} {value.dtype or ''}".strip()
+    if value.text is not None and value.kind in ("plain", "text", "path"):
+        return str(value.text)
+    if value.length is not None:
+        return f"{a(str(value.type))} of length {value.length}"
+    return a(str(value.type))
+
+
+def named_values(failure: Failure, source: Source, node: ast.AST) -> str:
+    """Return `a` is 3 and `b` is (4, 1), for the names of an expression whose values are known."""
+    names = [dotted(part) for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute)]
+    values = {name: failure.value(name) for name in names if name}
+    known = [
+        (name, value)
+        for name, value in values.items()
+        if value is not None and value.kind not in ("callable", "object")
+    ]
+    longer = [name for name, _ in known]
+    shown = [(name, value) for name, value in known if not any(other.startswith(f"{name}.") for other in longer)]
+    return listed([f"`{name}` is {described(value)}" for name, value in shown], 4)
+
+
+@explains("assertion", general=True)
+def assertion_of_the_program(fact: Fact, failure: Failure) -> Explanation | None:
+    """A condition that the program itself demands."""
+    frame, source = failure.frame, failure.source(failure.frame)
+    statement = source.statement_at(frame.line) if source is not None and frame is not None else None
+    if source is None or frame is None or not isinstance(statement, ast.Assert):
+        return None
+    values = named_values(failure, source, statement.test)
+    code = source.code(statement.test)
+    places = []
+    for part in ast.walk(statement.test):
+        if isinstance(part, ast.Name) and (made := origin(failure, source, part, frame)).node is not part and made.code:
+            places.append(f" `{part.id}` comes from `{made.code[:100]}` ({made.place}).")
+    text = f"The program demands `{code}` ({frame.place}), and that does not hold{f': {values}' if values else ''}."
+    return Explanation(
+        text + "".join(dict.fromkeys(places[:2])),
+        "Correct what makes these values, or the condition if it is too strict.",
+    )
+
+
+@explains("recursion", general=True)
+def call_without_end(fact: Fact, failure: Failure) -> Explanation | None:
+    """A function, property or `__getattr__` that calls itself."""
+    frame, source = failure.frame, failure.source(failure.frame)
+    if frame is None:
+        return None
+    name, code = frame.function, frame.expression or frame.code
+    if name in ("__getattr__", "__getattribute__"):
+        return Explanation(
+            f"`{code}` ({frame.place}) reads an attribute that the object does not have inside of `{name}`, which "
+            f"calls `{name}` again, without end.",
+            "Read what is stored from `self.__dict__`, set it in `__init__`, and raise AttributeError for other names.",
+        )
+    owner = source.class_at(frame.line) if source is not None else None
+    where = f"`{owner.name}.{name}`" if owner is not None else f"`{name}`"
+    if name == "forward" or (name == "__call__"):
+        return Explanation(
+            f"{where} calls the object itself, `{code}` ({frame.place}), which runs `{name}` again, without end.",
+            "Call the layer that is meant (`self.layer(x)`), not `self(x)`.",
+        )
+    function = source.function_at(frame.line) if source is not None else None
+    is_property = function is not None and any(
+        dotted(d).endswith(("property", "setter")) for d in function.decorator_list
+    )
+    if is_property:
+        return Explanation(
+            f"The property {where} reads or sets itself in `{code}` ({frame.place}), which calls it again, without "
+            f"end.",
+            f"Store the value under another name: `self._{name}`.",
+        )
+    return Explanation(
+        f"{where} calls itself in `{code}` ({frame.place}) and never ends: the case that stops it is missing or "
+        "is never reached.",
+        "Return before the call for the smallest case; two objects that hold each other need a check for what was "
+        "visited.",
+    )
+
+
+@explains("key", general=True)
+def setting_missing(fact: Fact, failure: Failure) -> Explanation | None:
+    """A variable of the environment that is not set, or samples of one batch with different keys."""
+    frame = failure.frame
+    key = failure.message.partition("\n")[0].strip().strip("'\"")
+    if frame is None or failure.type != "KeyError":
+        return None
+    code = frame.expression or frame.code
+    if "environ" in code:
+        launched = key in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        by = " `torchrun` sets it; the script was started with `python`." if launched else ""
+        return Explanation(
+            f"The environment variable `{key}` is not set ({frame.place}: `{code}`).{by}",
+            (f"Start it with `torchrun`, or give a default: `os.environ.get({key!r}, 0)`." if launched else "")
+            or f"Set it before the start (`export {key}=...`), or give a default: `os.environ.get({key!r}, ...)`.",
+        )
+    if any("collate" in f.file for f in failure.frames):
+        return Explanation(
+            f"The samples of one batch do not have the same keys: one of them lacks `{key}`, which the first one has.",
+            f"Return the same keys from every `__getitem__` (a value that stands for a missing `{key}`), or write a "
+            "`collate_fn`.",
+        )
+    in_pandas = any("pandas" in f.file for f in failure.frames)
+    if in_pandas and not key.lstrip("-").isdigit():
+        tables = [v for _, v in failure.values(library=False) if v.kind == "table" and v.columns]
+        columns = [f"`{v.name}` has {listed([repr(c) for c in v.columns], 8)}" for v in tables]
+        return Explanation(
+            f"A table in `{code}` ({frame.place}) has no column {key!r}{': ' + listed(columns, 2) if columns else ''}.",
+            "Use the name as it is written in the table (capitals and blanks count), or rename the column; for a "
+            "merge give `left_on=` and `right_on=`.",
+        )
+    return None
+
+
+@explains("operands", general=True)
+def operator_without_meaning(fact: Fact, failure: Failure) -> Explanation | None:
+    """An operator between two types that do not know it."""
+    frame = failure.frame
+    place = failing_expression(failure, frame, ast.BinOp, ast.Compare, ast.AugAssign)
+    if place is None or frame is None:
+        return None
+    source, node = place
+    code = source.code(node)
+    left, right = str(fact.left_type).rpartition(".")[2], str(fact.right_type).rpartition(".")[2]
+    operator = str(fact.operator or "").strip()
+    made = []
+    for side in ast.iter_child_nodes(node):
+        if isinstance(side, ast.expr) and failure.source(frame) is source:
+            where = origin(failure, source, side, frame)
+            if where.node is not side and where.code and len(where.code) < 120:
+                made.append(f" `{source.code(side)}` comes from `{where.code}` ({where.place}).")
+    types = {left, right}
+    containers = types & {"list", "tuple", "dict", "set"}
+    text = f"`{code}` ({frame.place}) joins {a(left)} and {a(right)} by `{operator}`, which they do not know."
+    if types == {"sequence", right} or "can't multiply sequence" in failure.message:
+        text = f"`{code}` ({frame.place}) multiplies a list or text by {a(right)}, which repeats it."
+        fix = "Make an array of it to calculate with each element: `np.array(x) * y`, or loop: `[v * y for v in x]`."
+    elif types == {"str"} or "str" in types:
+        fix = "Convert the text where it is read: `int(x)` or `float(x)`; to print both, use an f-string."
+    elif containers == {"dict"}:
+        fix = "Join two dicts with `{**first, **second}` or `first | second`."
+    elif containers:
+        fix = "Make arrays or tensors of the lists to calculate with their elements: `np.array(x)`, `torch.tensor(x)`."
+    elif "generator" in types or "map" in types:
+        fix = "Make a list of it first: `list(x)`, `sum([...])`."
+    elif types & {"method", "function", "builtin_function_or_method"}:
+        fix = "Call it: add `()`."
+    elif types & {"Tensor", "ndarray"}:
+        fix = "Convert one side to the type of the other: `torch.from_numpy(x)`, `x.numpy()`."
+    else:
+        fix = "Convert one side to the type of the other, or take the number out of it."
+    return Explanation(f"{text}{''.join(made[:2])}", fix)
+
+
+@explains("missing_file")
+def name_without_its_folder(fact: Fact, failure: Failure) -> Explanation | None:
+    """A name from `os.listdir`, which has no folder in front."""
+    frame, source = failure.frame, failure.source(failure.frame)
+    if frame is None or source is None or "/" in str(fact.path):
+        return None
+    for call in source.calls("listdir"):
+        folder = source.code(call.args[0]) if call.args else "."
+        loop = source.enclosing(frame.line, ast.For, ast.ListComp)
+        iterated = loop.iter if isinstance(loop, ast.For) else None
+        if iterated is None or not isinstance(loop, ast.For):
+            continue
+        made = origin(failure, source, iterated, frame)
+        if any(part is call for part in [*ast.walk(iterated), *ast.walk(made.node)]):
+            name = source.code(loop.target)
+            after = f"os.path.join({folder}, {name})"
+            code = frame.code
+            return Explanation(
+                f"`os.listdir({folder})` ({source.place(call)}) gives names without their folder, so `{code}` "
+                f"({frame.place}) looks for `{fact.path}` in the folder where the program was started.",
+                f"Join both: `{after}`.",
+                replaced(source, frame.line, f"({name}", f"({after}"),
+            )
+    return None

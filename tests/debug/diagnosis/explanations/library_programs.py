@@ -1,0 +1,163 @@
+"""Short programs that fail in a library or in Python itself, each with words of the explanation; and false friends."""
+
+from __future__ import annotations
+
+LIBRARY_PROGRAMS: dict[str, tuple[str, list[str]]] = {
+    "split_sizes": (
+        "project = nn.Linear(64, 240)\nq, k, v = project(torch.randn(2, 64)).split([96, 96, 96], dim=-1)\n",
+        ["288", "240", "`nn.Linear(64, 240)`", "chunk(3"],
+    ),
+    "gather_of_another_batch": (
+        "scores, picked = torch.randn(8, 5), torch.randint(0, 5, (12, 1))\nscores.gather(1, picked)\n",
+        ["`scores.gather(1, picked)`", "axis 0", "same batch"],
+    ),
+    "pixel_shuffle": ("nn.PixelShuffle(3)(torch.randn(1, 64, 4, 4))\n", ["3 x 3", "72 in place of 64"]),
+    "unsorted_lengths": (
+        "lengths = torch.tensor([2, 4])\n"
+        "nn.utils.rnn.pack_padded_sequence(torch.randn(2, 4, 3), lengths, batch_first=True)\n",
+        ["`lengths`", "enforce_sorted=False)"],
+    ),
+    "attention_memory": (
+        "attention = nn.MultiheadAttention(32, 4, batch_first=True)\nmemory = torch.randn(5, 12, 48)\n"
+        "attention(torch.randn(5, 10, 32), memory, memory)\n",
+        ["32 features", "`memory` is (5, 12, 48)", "kdim=48"],
+    ),
+    "plateau": (
+        "w = nn.Linear(2, 1)\no = torch.optim.SGD(w.parameters(), lr=1)\n"
+        "scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(o)\nscheduler.step()\n",
+        ["scheduler.step(val_loss)", "metric"],
+    ),
+    "one_cycle": (
+        "w = nn.Linear(2, 1)\no = torch.optim.SGD(w.parameters(), lr=1)\n"
+        "s = torch.optim.lr_scheduler.OneCycleLR(o, 1.0, total_steps=2)\n"
+        "for _ in range(3):\n    o.step()\n    s.step()\n",
+        ["2 steps", "total_steps=epochs * len(loader)"],
+    ),
+    "milestones": (
+        "w = nn.Linear(2, 1)\no = torch.optim.SGD(w.parameters(), lr=1)\n"
+        "torch.optim.lr_scheduler.MultiStepLR(o, milestones=30)\n",
+        ["`milestones=30`", "milestones=[30]"],
+    ),
+    "unscaled_twice": (
+        "w = nn.Linear(2, 1)\no = torch.optim.SGD(w.parameters(), lr=1)\nscaler = torch.amp.GradScaler('cpu')\n"
+        "scaler.scale(w(torch.ones(1, 2)).sum()).backward()\nscaler.unscale_(o)\nscaler.unscale_(o)\n",
+        ["second time", "scaler.update()"],
+    ),
+    "inference_mode": (
+        "w = nn.Linear(2, 2)\nwith torch.inference_mode():\n    x = w(torch.ones(1, 2))\nw(x).sum().backward()\n",
+        ["torch.no_grad()", "inference_mode"],
+    ),
+    "data_of_two_lengths": (
+        "x, y = torch.randn(100, 3), torch.randn(80)\nTensorDataset(x, y)\n",
+        ["`x` is (100, 3)", "`y` is (80,)"],
+    ),
+    "length_misspelled": (
+        "class Birds(Dataset):\n    def __len___(self):\n        return 3\n"
+        "    def __getitem__(self, i):\n        return i\nDataLoader(Birds(), shuffle=True)\n",
+        ["`__len___`", "Rename it to `__len__`"],
+    ),
+    "stream_without_length": (
+        "class Stream(torch.utils.data.IterableDataset):\n    def __iter__(self):\n        yield 1\n"
+        "len(DataLoader(Stream()))\n",
+        ["IterableDataset", "`__len__`"],
+    ),
+    "class_in_a_transform": (
+        "from torchvision import transforms\nt = transforms.Compose([transforms.ToTensor])\nt(np.zeros((2, 2, 3)))\n",
+        ["is the class itself", "transforms.ToTensor()"],
+    ),
+    "keyword_of_a_library": ("nn.Conv2d(3, 8, kernel=3)\n", ["`kernel`", "kernel_size=3"]),
+    "keyword_of_a_base_class": ("nn.LSTM(4, 8, layers=2)\n", ["num_layers=2"]),
+    "arguments_passed_to_module": (
+        "class Net(nn.Module):\n    def __init__(self, size):\n        super().__init__(size)\nNet(3)\n",
+        ["`nn.Module`", "super().__init__()"],
+    ),
+    "name_of_a_library": ("nn.Conv2D(3, 4, 3)\n", ["`torch.nn`", "nn.Conv2d(3, 4, 3)"]),
+    "head_of_another_model": (
+        "import torchvision\nm = torchvision.models.vgg11(weights=None)\nm.fc = nn.Linear(m.fc.in_features, 3)\n",
+        ["`classifier` (Sequential)", "`m.classifier`"],
+    ),
+    "size_of_a_sequential": (
+        "head = nn.Sequential(nn.Dropout(), nn.Linear(8, 2))\nhead.in_features\n",
+        ["head[1].in_features"],
+    ),
+    "key_as_an_attribute": ('config = {"lr": 1}\nconfig.lr\n', ['config["lr"]']),
+    "elements_have_it": ('lines = ["a b"]\nlines.split()\n', ["1 str objects", "for part in lines"]),
+    "local_and_not_stored": (
+        "class Net(nn.Module):\n    def __init__(self, n):\n        super().__init__()\n        size = n\n"
+        "    def forward(self, x):\n        return x.view(-1, self.size)\nNet(2)(torch.ones(2))\n",
+        ["local variable of `Net.__init__`", "self.size = n"],
+    ),
+    "attribute_without_self": (
+        "class A:\n    def __init__(self):\n        self.scale = 2\n"
+        "    def run(self):\n        return scale\nA().run()\n",
+        ["self.scale"],
+    ),
+    "local_of_another_function": ("def build():\n    model = 3\nbuild()\nmodel\n", ["`build`", "model = build(...)"]),
+    "no_branch_taken": (
+        "def load(kind):\n    if kind == 'train':\n        path = 'a'\n    return path\nload('test')\n",
+        ["`kind == 'train'`", "`kind` is 'test'", "else"],
+    ),
+    "global_counter": ("step = 0\ndef train():\n    step += 1\ntrain()\n", ["global step"]),
+    "path_in_place_of_a_state": ('nn.Linear(1, 1).load_state_dict("model.pt")\n', ['torch.load("model.pt")']),
+    "page_in_place_of_a_checkpoint": (
+        'from pathlib import Path\nPath("m.pt").write_text("<html>")\ntorch.load("m.pt")\n',
+        ["web page", "Git LFS"],
+    ),
+    "checkpoint_cut_off": (
+        'from pathlib import Path\ntorch.save(torch.zeros(999), "m.pt")\n'
+        'Path("m.pt").write_bytes(Path("m.pt").read_bytes()[:900])\ntorch.load("m.pt")\n',
+        ["incomplete", "os.replace"],
+    ),
+    "reversed_array": ("x = np.zeros((2, 2))[::-1]\ntorch.from_numpy(x)\n", ["torch.from_numpy(x.copy())", "flipped"]),
+    "number_of_numpy_in_json": ('import json\njson.dumps({"loss": np.float32(1)})\n', ["float32", "float(x)"]),
+    "names_of_a_folder": (
+        'import os\nos.makedirs("in")\nopen("in/a.txt", "w").close()\nfor name in os.listdir("in"):\n    open(name)\n',
+        ["without their folder", 'os.path.join("in", name)'],
+    ),
+    "assertion": ("a, b = torch.ones(4, 1), torch.ones(4)\nassert a.shape == b.shape\n", ["(4, 1)", "(4,)", "demands"]),
+    "attribute_that_reads_itself": (
+        "class C:\n    def __getattr__(self, name):\n        return self.values[name]\nC().lr\n",
+        ["`__getattr__`", "self.__dict__"],
+    ),
+    "environment": ('import os\nos.environ["LOCAL_RANK"]\n', ["torchrun", "os.environ.get('LOCAL_RANK'"]),
+    "process_group": ("import torch.distributed as dist\ndist.get_rank()\n", ["init_process_group"]),
+    "samples_with_other_keys": (
+        "class D(Dataset):\n    def __len__(self):\n        return 2\n    def __getitem__(self, i):\n"
+        '        return {"a": 1, "b": 2} if i == 0 else {"a": 1}\n'
+        "for batch in DataLoader(D(), batch_size=2):\n    pass\n",
+        ["same keys", "`b`"],
+    ),
+    "list_of_numbers_multiplied": ("x = [1, 2]\nx * 0.5\n", ["`x * 0.5`", "np.array(x)"]),
+    "text_and_number": ('epoch = 3\n"epoch " + epoch\n', ["str(epoch)", "f-string"]),
+    "nothing_to_format": ('loss = None\nf"{loss:.3f}"\n', ["NoneType", "item()"]),
+    "shape_called": ("x = torch.ones(2)\nx.shape(0)\n", ["x.shape[0]"]),
+}
+
+# The same message with another cause: words that must not be in the explanation.
+LIBRARY_FALSE_FRIENDS: dict[str, tuple[str, list[str]]] = {
+    "a_class_that_is_called_by_the_program": (
+        "from torchvision import transforms\nkinds = [transforms.ToTensor]\ntransforms.ToTensor(3)\n",
+        ["is the class itself"],
+    ),
+    "a_base_class_of_the_program_that_takes_arguments": (
+        "class Base:\n    def __init__(self, a):\n        self.a = a\nclass Net(Base):\n    def __init__(self, a, b):\n"
+        "        super().__init__(a, b)\nNet(1, 2)\n",
+        ["takes none"],
+    ),
+    "two_single_values_of_which_one_is_meant": (
+        "w = nn.Linear(2, 1)\no = torch.optim.SGD(w.parameters(), lr=1)\n"
+        "torch.optim.lr_scheduler.MultiStepLR(o, 30, last_epoch=5)\n",
+        ["`last_epoch=[5]`"],
+    ),
+    "a_local_variable_that_is_stored_later": (
+        "class A:\n    def __init__(self):\n        self.load()\n        self.size = 1\n"
+        "    def load(self):\n        return self.size\nA()\n",
+        ["local variable"],
+    ),
+    "a_file_of_the_same_name_elsewhere": (
+        'import os\nos.makedirs("in")\nopen("in/a", "w").close()\n'
+        'for name in os.listdir("in"):\n    pass\nopen("b.txt")\n',
+        ["without their folder"],
+    ),
+    "a_key_that_is_called_params_in_a_config": ('config = {"lr": 1}\nconfig["params"]\n', ["module.parameters()"]),
+}
