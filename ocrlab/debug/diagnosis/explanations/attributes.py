@@ -210,7 +210,8 @@ def attribute_missing(fact: Fact, failure: Failure) -> Explanation | None:
     if kind in WRAPPERS:
         return Explanation(f"{start}.{made}", WRAPPERS[kind].format(base, attribute))
     near = list(value.near or []) if value is not None else []
-    near = near or difflib.get_close_matches(attribute, _defined_attributes(failure, kind), 1, 0.7)
+    defined = [name for name in _defined_attributes(failure, kind) if name != attribute]
+    near = near or difflib.get_close_matches(attribute, defined, 1, 0.7)
     if near:
         return Explanation(
             f"{start}; it has {listed([f'`{name}`' for name in near])}.{made if len(made) < 200 else ''}",

@@ -960,6 +960,23 @@ KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
             "Unfreeze what should learn before it is wrapped, or use the module without DDP.",
         ),
     ),
+    (
+        r"x and y must have same first dimension, but have shapes \((?P<x>[\d, ]*)\) and \((?P<y>[\d, ]*)\)",
+        Rule(
+            "`<call>` (<here>) draws one curve of (<x>) positions and (<y>) values: one of the two lists is "
+            "longer.<x@0.from><y@1.from>",
+            "Give both the same length: `range(len(values))` for the positions.",
+        ),
+    ),
+    (
+        r"^SystemExit: 2",
+        Rule(
+            "`<call>` (<here>) reads the command line, and in a notebook that is the one of the kernel (`-f "
+            "kernel.json`), or a required option is missing.",
+            'Pass the options yourself: `<func>([])` uses the defaults, `<func>(["--lr", "0.1"])` sets one.',
+            calls=("parse_args",),
+        ),
+    ),
     # Python
     (
         r"dictionary changed size during iteration|dictionary keys changed during iteration|Set changed size during "

@@ -463,6 +463,10 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     ),
     "key": (r"^KeyError",),
     "assertion": (r"^AssertionError",),
+    "empty_values": (
+        r"(?:max|min)\(\) (?:arg is an empty sequence|iterable argument is empty)",
+        r"zero-size array to reduction operation",
+    ),
     "recursion": (r"^RecursionError",),
     "name": (
         r"name '(?P<name>\w+)' is not defined",

@@ -188,7 +188,7 @@ def object_called(fact: Fact, failure: Failure) -> Explanation | None:
     if kind == "module" and failure.frames and failure.frames[-1].is_library:
         return _module_as_argument(failure)
     place = failing_call(failure, frame)
-    if place is None or frame is None or frame.cell is not None:
+    if place is None or frame is None:
         return None
     name = dotted(place[1].func)
     if not name:
@@ -197,6 +197,23 @@ def object_called(fact: Fact, failure: Failure) -> Explanation | None:
         return Explanation(
             f"`{name}` is a module (a file), and `{place[0].code(place[1])}` calls it like a function or a class.",
             f"Call the function or class inside of it: `{name}.{name.rpartition('.')[2]}(...)`.",
+        )
+    replaced_by = next(
+        (
+            (s, n)
+            for s in failure.all_sources()
+            for n in s.nodes
+            if isinstance(n, ast.Assign) and "." in name and any(dotted(target) == name for target in n.targets)
+        ),
+        None,
+    )
+    if replaced_by is not None and not name.startswith("self."):
+        where_, node = replaced_by
+        return Explanation(
+            f"`{name}` is no longer the function of its library: `{where_.code(node)}` ({where_.place(node)}) has "
+            f"overwritten it with a {kind}.",
+            f"Call it there: `{name}({where_.code(node.value)})`, and start again (in a notebook: restart the kernel).",
+            replaced(where_, node.lineno, where_.code(node), f"{name}({where_.code(node.value)})"),
         )
     hidden = hasattr(builtins, name)
     binding = source.binding(name, frame.line) if source and "." not in name else None

@@ -90,17 +90,9 @@ def name_in_script(fact: Fact, failure: Failure) -> Explanation | None:
             f"`{name}` is defined at {source.place(line_of)}, which had not run yet when {frame.place} needed it.",
             "Move the definition above the call that uses it (out of `if __name__ == ...`), or pass it as an argument.",
         )
-    for function in (n for n in source.nodes if isinstance(n, ast.FunctionDef)):
-        if source.function_at(frame.line) is function:
-            continue
-        bound = next(iter(source._bindings(function, name)), None)
-        if bound is not None or name in parameters(function):
-            place = source.place(bound.line if bound else function)
-            return Explanation(
-                f"`{name}` is a local variable of `{function.name}` ({place}), and {frame.place} is outside of that "
-                "function.",
-                f"Return it there and take it here (`{name} = {function.name}(...)`), or pass it as an argument.",
-            )
+    found = local_name(name, source, frame.place, source.function_at(frame.line))
+    if found is not None:
+        return found
     names = sorted(
         {node.id for node in source.nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         | {node.name for node in source.nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
@@ -109,6 +101,19 @@ def name_in_script(fact: Fact, failure: Failure) -> Explanation | None:
     )
     names += [other for other in dir(builtins) if other[0].islower()]
     return nearest_name(name, names, f"{source.name} does not define `{name}` ({frame.place})")
+
+
+def local_name(name: str, source: Source, place: str, here: ast.FunctionDef | None = None) -> Explanation | None:
+    """Return the explanation of a name that another function than `here` has for itself."""
+    for function in (n for n in source.nodes if isinstance(n, ast.FunctionDef) and n is not here):
+        bound = next(iter(source._bindings(function, name)), None)
+        if bound is not None or name in parameters(function):
+            at = source.place(bound.line if bound else function)
+            return Explanation(
+                f"`{name}` is a local variable of `{function.name}` ({at}), and {place} is outside of that function.",
+                f"Return it there and take it here (`{name} = {function.name}(...)`), or pass it as an argument.",
+            )
+    return None
 
 
 def _methods(owner: ast.ClassDef) -> list[ast.FunctionDef]:

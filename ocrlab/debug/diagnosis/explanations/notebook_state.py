@@ -8,7 +8,7 @@ import builtins
 from ocrlab.debug.diagnosis.explanations.explanation import Explanation, explains
 from ocrlab.debug.diagnosis.explanations.failure import Cell, Failure
 from ocrlab.debug.diagnosis.explanations.messages import Fact
-from ocrlab.debug.diagnosis.explanations.names import nearest_name
+from ocrlab.debug.diagnosis.explanations.names import local_name, nearest_name
 from ocrlab.debug.diagnosis.explanations.source import Source, dotted, last_name
 
 INSTALL = ("pip install", "conda install", "mamba install", "pip3 install", "uv pip install")
@@ -97,6 +97,15 @@ def name_not_defined(fact: Fact, failure: Failure) -> Explanation | None:
             "that cell ran, or `del` or `%reset` removed it.",
             f"Run cell {earlier[-1].number} again.",
         )
+    if name == "__file__":
+        return Explanation(
+            "A notebook is not a file that Python runs, so it has no `__file__`.",
+            "Use the folder of the notebook: `Path.cwd()`.",
+        )
+    for other in failure.cells:
+        found = local_name(name, other.source, f"cell {cell.number}")
+        if found is not None:
+            return found
     used = sorted(
         {
             node.id
@@ -113,6 +122,37 @@ def name_not_defined(fact: Fact, failure: Failure) -> Explanation | None:
         }
     )
     return nearest_name(name, used, f"No cell of this notebook defines `{name}`")
+
+
+@explains("no_attribute")
+def class_of_an_earlier_run(fact: Fact, failure: Failure) -> Explanation | None:
+    """An object that was made before a cell defined its class again."""
+    cell = failing_cell(failure)
+    if cell is None:
+        return None
+    before = run_before(failure, cell)
+    classes = [
+        (c, node)
+        for c in before
+        for node in c.source.tree.body
+        if isinstance(node, ast.ClassDef) and node.name == str(fact.type)
+    ]
+    if not classes:
+        return None
+    changed = classes[-1][0]
+    made = [
+        (c, call) for c in before for call in c.source.calls(str(fact.type)) if (c.count or 0) < (changed.count or 0)
+    ]
+    again = [c for c in before if list(c.source.calls(str(fact.type))) and (c.count or 0) >= (changed.count or 0)]
+    if not made or again:
+        return None
+    maker, call = made[-1]
+    return Explanation(
+        f"The object was made by `{maker.source.code(call)}` in cell {maker.number}, before cell {changed.number} "
+        f"defined the class `{fact.type}` again: an object keeps the class that it was made with, which has no "
+        f"`{fact.attribute}`.",
+        f"Make it again after the class: run cell {changed.number}, then the line that makes the object.",
+    )
 
 
 @explains("not_callable")

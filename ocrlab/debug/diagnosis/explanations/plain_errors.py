@@ -7,8 +7,8 @@ import ast
 from ocrlab.debug.diagnosis.explanations.explanation import Explanation, a, explains, listed, replaced, sizes
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Value
 from ocrlab.debug.diagnosis.explanations.messages import Fact
-from ocrlab.debug.diagnosis.explanations.origins import failing_expression, origin
-from ocrlab.debug.diagnosis.explanations.source import Source, dotted
+from ocrlab.debug.diagnosis.explanations.origins import failing_call, failing_expression, origin
+from ocrlab.debug.diagnosis.explanations.source import Source, dotted, last_name
 
 
 def described(value: Value) -> str:
@@ -117,6 +117,9 @@ def setting_missing(fact: Fact, failure: Failure) -> Explanation | None:
             "`collate_fn`.",
         )
     in_pandas = any("pandas" in f.file for f in failure.frames)
+    lost = _lost_column(failure, key) if in_pandas else None
+    if lost is not None:
+        return lost
     if in_pandas and not key.lstrip("-").isdigit():
         tables = [v for _, v in failure.values(library=False) if v.kind == "table" and v.columns]
         columns = [f"`{v.name}` has {listed([repr(c) for c in v.columns], 8)}" for v in tables]
@@ -125,6 +128,82 @@ def setting_missing(fact: Fact, failure: Failure) -> Explanation | None:
             "Use the name as it is written in the table (capitals and blanks count), or rename the column; for a "
             "merge give `left_on=` and `right_on=`.",
         )
+    return None
+
+
+# What a method of a table does to a column that it names.
+COLUMN_LOST = {
+    "set_index": (
+        "made it the index, which is not a column",
+        "`reset_index()` makes it a column again, `.index` reads it",
+    ),
+    "drop": ("has removed it", "Read it before it is removed, or remove it later"),
+    "pop": ("has taken it out of the table", "Use what `pop` returned"),
+    "groupby": ("made it the index of the result", "Group with `as_index=False`, or use `reset_index()`"),
+    "get_dummies": ("has replaced it by one column for each of its values", "Use these columns"),
+    "rename": ("has given it another name", "Use the new name"),
+}
+
+
+def _lost_column(failure: Failure, key: str) -> Explanation | None:
+    """Say which line has taken a column out of a table."""
+    frame = failure.frame
+    for source in failure.all_sources():
+        for call in source.calls(*COLUMN_LOST):
+            named = any(isinstance(part, ast.Constant) and part.value == key for part in ast.walk(call))
+            if named and not (source is failure.source(frame) and frame is not None and call.lineno >= frame.line):
+                what, fix = COLUMN_LOST[last_name(call.func)]
+                return Explanation(
+                    f"`{key}` is no column of the table any more: `{source.code(call)[:100]}` "
+                    f"({source.place(call)}) {what}.",
+                    f"{fix}.",
+                )
+    return None
+
+
+# Values that can be read once.
+ONE_PASS = (
+    "iter",
+    "map",
+    "filter",
+    "zip",
+    "enumerate",
+    "reversed",
+    "glob",
+    "rglob",
+    "iterdir",
+    "finditer",
+    "scandir",
+    "reader",
+)
+
+
+@explains("empty_values", "empty_list")
+def read_a_second_time(fact: Fact, failure: Failure) -> Explanation | None:
+    """A generator or iterator that an earlier line has read to its end."""
+    frame, source = failure.frame, failure.source(failure.frame)
+    place = failing_call(failure, frame)
+    if place is None or frame is None or source is None or not place[1].args:
+        return None
+    node = place[1].args[0]
+    node = node.generators[0].iter if isinstance(node, ast.GeneratorExp | ast.ListComp) else node
+    made = origin(failure, source, node, frame)
+    once = isinstance(made.node, ast.GeneratorExp) or (
+        isinstance(made.node, ast.Call) and last_name(made.node.func) in ONE_PASS
+    )
+    name = dotted(node)
+    if not once or made.node is node or not name:
+        return None
+    text = made.code.strip("()") if isinstance(made.node, ast.GeneratorExp) else made.code
+    for other in failure.all_sources():
+        for use in (n for n in other.nodes if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)):
+            if other is not source or use.lineno < frame.line:
+                code = other.code(other.statement_at(use.lineno)).partition("\n")[0][:100]
+                return Explanation(
+                    f"`{name}` (`{made.code}`, {made.place}) can be read once, and `{code}` ({other.place(use)}) "
+                    "has read it to its end: nothing is left here.",
+                    f"Make a list of it where it is made: `{name} = list({text})`.",
+                )
     return None
 
 
