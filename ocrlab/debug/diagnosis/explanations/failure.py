@@ -20,6 +20,7 @@ from ocrlab.debug.diagnosis.log_text import clean_lines
 
 LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<(?!ipython|stdin)|^<frozen|/torch/|^/usr/lib/|/ocrlab/debug/"
+    r"|^[A-Za-z]:/.*(?:[Pp]ython[\d.]*|conda\d*|/envs/[^/]+)/[Ll]ib/"
 )
 WORKER = re.compile(r"Caught (?P<type>\w+) in DataLoader worker process (?P<worker>\d+)")
 CELL = re.compile(r"^cell (\d+)$")
@@ -82,7 +83,7 @@ class Frame:
     @property
     def is_library(self) -> bool:
         """Whether the frame belongs to an installed package or to Python."""
-        return self.cell is None and bool(LIBRARY.search(self.file))
+        return self.cell is None and bool(LIBRARY.search(self.file.replace("\\", "/")))
 
     @property
     def place(self) -> str:
