@@ -19,7 +19,7 @@ from ocrlab.debug.diagnosis.log_records import LoggedFrame, read_records
 from ocrlab.debug.diagnosis.log_text import clean_lines
 
 LIBRARY = re.compile(
-    r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<(?!ipython|stdin)|^<frozen|/torch/|^/usr/lib/|/ocrlab/debug/"
+    r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<(?!ipython|stdin)|^<frozen|/torch/|^/usr/lib/|/ocrlab/debug/|\.pyx$"
     r"|^[A-Za-z]:/.*(?:[Pp]ython[\d.]*|conda\d*|/envs/[^/]+)/[Ll]ib/"
 )
 WORKER = re.compile(r"Caught (?P<type>\w+) in DataLoader worker process (?P<worker>\d+)")

@@ -679,6 +679,10 @@ KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
             "`<call>` (<here>) removes an axis that has more than one entry: `<base>` is <base.shape>.<base.from>",
             "Squeeze an axis of size 1, or take one entry: `x[0]`.",
         ),
+        Rule(
+            "`<call>` (<here>) removes an axis that has more than one entry.",
+            "Squeeze an axis of size 1, or take one entry: `x[0]`.",
+        ),
     ),
     (
         r"Object arrays cannot be loaded when allow_pickle=False",
@@ -978,6 +982,13 @@ KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
         ),
     ),
     # Python
+    (
+        r"unsupported operand type\(s\) for [^:]+: '(?P<type>generator|map|filter|zip)' and",
+        Rule(
+            "`<call>` (<here>) gets a <type>, which has no values until it is looped over.",
+            "Make a list of it: `<func>([...])`, or `<func>(list(<a@0>))`.",
+        ),
+    ),
     (
         r"dictionary changed size during iteration|dictionary keys changed during iteration|Set changed size during "
         r"iteration|list changed size during iteration",

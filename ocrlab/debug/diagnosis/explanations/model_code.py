@@ -423,6 +423,11 @@ def nothing_to_iterate(fact: Fact, failure: Failure) -> Explanation | None:
     elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple):
         operand = statement.value
     else:
+        exact = failing_call(failure, frame)
+        written = (
+            exact is not None and frame.expression and exact[0].code(exact[1]) == " ".join(frame.expression.split())
+        )
+        nodes = [exact[1]] if exact is not None and written else nodes
         operand = next(
             (a for node in nodes if isinstance(node, ast.Call) for a in node.args if _kind(failure, a) in ("", kind)),
             None,
@@ -658,9 +663,12 @@ def operands_of_wrong_types(fact: Fact, failure: Failure) -> Explanation | None:
                 if where is not None and where.node is not node
                 else ""
             )
+            unset = where is not None and isinstance(where.node, ast.Constant)
             return Explanation(
                 f"`{text}` is None in `{code}` ({frame.place}).{source_of}{no_return(failure, where)}",
-                "Return a value from that function on every path, or check for None before this line.",
+                f"Begin with a number (`{text} = 0`, `float('inf')` for a smallest value), or test `if {text} is None`."
+                if unset
+                else "Return a value from that function on every path, or check for None before this line.",
             )
         other = types[0] if kind == types[1] else types[1]
         if kind == "str" and isinstance(node, ast.Constant | ast.JoinedStr) and "str" not in other:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ocrlab.debug.diagnosis.explanations.explanation import Explanation, a, explains, listed, replaced, sizes
+from ocrlab.debug.diagnosis.explanations.explanation import Explanation, a, explains, listed, sizes
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Value
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.origins import failing_call, failing_expression, origin
@@ -245,29 +245,3 @@ def operator_without_meaning(fact: Fact, failure: Failure) -> Explanation | None
     else:
         fix = "Convert one side to the type of the other, or take the number out of it."
     return Explanation(f"{text}{''.join(made[:2])}", fix)
-
-
-@explains("missing_file")
-def name_without_its_folder(fact: Fact, failure: Failure) -> Explanation | None:
-    """A name from `os.listdir`, which has no folder in front."""
-    frame, source = failure.frame, failure.source(failure.frame)
-    if frame is None or source is None or "/" in str(fact.path):
-        return None
-    for call in source.calls("listdir"):
-        folder = source.code(call.args[0]) if call.args else "."
-        loop = source.enclosing(frame.line, ast.For, ast.ListComp)
-        iterated = loop.iter if isinstance(loop, ast.For) else None
-        if iterated is None or not isinstance(loop, ast.For):
-            continue
-        made = origin(failure, source, iterated, frame)
-        if any(part is call for part in [*ast.walk(iterated), *ast.walk(made.node)]):
-            name = source.code(loop.target)
-            after = f"os.path.join({folder}, {name})"
-            code = frame.code
-            return Explanation(
-                f"`os.listdir({folder})` ({source.place(call)}) gives names without their folder, so `{code}` "
-                f"({frame.place}) looks for `{fact.path}` in the folder where the program was started.",
-                f"Join both: `{after}`.",
-                replaced(source, frame.line, f"({name}", f"({after}"),
-            )
-    return None

@@ -491,6 +491,32 @@ def re_write(code: str) -> bool:
 
 
 @explains("missing_file")
+def name_without_its_folder(fact: Fact, failure: Failure) -> Explanation | None:
+    """A name from `os.listdir`, which has no folder in front."""
+    frame, source = failure.frame, failure.source(failure.frame)
+    if frame is None or source is None or "/" in str(fact.path):
+        return None
+    for call in source.calls("listdir"):
+        folder = source.code(call.args[0]) if call.args else "."
+        loop = source.enclosing(frame.line, ast.For, ast.ListComp)
+        iterated = loop.iter if isinstance(loop, ast.For) else None
+        if iterated is None or not isinstance(loop, ast.For):
+            continue
+        made = origin(failure, source, iterated, frame)
+        if any(part is call for part in [*ast.walk(iterated), *ast.walk(made.node)]):
+            name = source.code(loop.target)
+            after = f"os.path.join({folder}, {name})"
+            code = frame.code
+            return Explanation(
+                f"`os.listdir({folder})` ({source.place(call)}) gives names without their folder, so `{code}` "
+                f"({frame.place}) looks for `{fact.path}` in the folder where the program was started.",
+                f"Join both: `{after}`.",
+                replaced(source, frame.line, f"({name}", f"({after}"),
+            )
+    return None
+
+
+@explains("missing_file")
 def file_not_there(fact: Fact, failure: Failure) -> Explanation | None:
     """A path that does not exist, with the nearest one that does."""
     written, frame = str(fact.path), failure.frame

@@ -338,6 +338,15 @@ def index_of_no_number(fact: Fact, failure: Failure) -> Explanation | None:
             "the number of the column.",
         )
     code = place[0].code(index)
+    if isinstance(index, ast.Tuple):
+        base, parts = place[0].code(place[1].value), [place[0].code(part) for part in index.elts]
+        after = f"{base}{''.join(f'[{part}]' for part in parts)}"
+        return Explanation(
+            f"`{place[0].code(place[1])}` ({frame.place}) indexes {kind} by several axes, as only arrays and "
+            f"tensors allow.",
+            f"Use one index after the other, `{after}`, or make an array of it: `np.array({base})`.",
+            replaced(failure.source(frame), frame.line, place[0].code(place[1]), after),
+        )
     return Explanation(
         f"`{place[0].code(place[1])}` ({frame.place}) indexes {kind} with `{code}`, which is not a whole number.",
         f"Convert it: `int({code})`; `//` in place of `/` keeps a whole number.",
