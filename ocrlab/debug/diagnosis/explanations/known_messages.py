@@ -295,6 +295,158 @@ KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
             "Change the layer to <features> inputs, or what feeds it to <expected>.",
         ),
     ),
+    (
+        r"selected index k out of range|kthvalue\(\): selected number k out of range for dimension",
+        Rule(
+            "`<call>` (<here>) asks for more values than the axis has: there are fewer classes or positions than "
+            "k.<operands><base.from>",
+            "Take at most as many as there are: `k=min(k, x.size(dim))`; top-5 accuracy needs five classes.",
+        ),
+        Rule(
+            "`<call>` (<here>) asks for more values than the axis has: there are fewer classes or positions than "
+            "k.<operands>",
+            "Take at most as many as there are: `k=min(k, x.size(dim))`; top-5 accuracy needs five classes.",
+        ),
+    ),
+    (
+        r"X1 and X2 must have the same number of columns\. X1: (?P<first>\d+) X2: (?P<second>\d+)",
+        Rule(
+            "Distances need points with the same number of coordinates: `<x@0>` has <first> in its last axis, "
+            "`<y@1>` has <second> (<here>: `<call>`).<x@0.from><y@1.from>",
+            "Bring both to one size (the same encoder or projection), or transpose the one whose axes are swapped.",
+        ),
+    ),
+    (
+        r"bincount only supports 1-d non-negative integral inputs",
+        Rule(
+            "`<input@0>` in `<call>` (<here>) has negative numbers (-1 for unknown), fractions, or more than one "
+            "axis.<input@0.from>",
+            "Leave out what is negative and flatten: `torch.bincount(x[x >= 0].flatten().long())`.",
+        ),
+    ),
+    (
+        r"Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor",
+        Rule(
+            "`<call>` (<here>) names fewer axes than `<base>` has: `repeat` takes one number for each axis.<operands>",
+            "Give one for each: `x.repeat(2, 1)`; `torch.repeat_interleave(x, 2, dim=0)` repeats along one axis.",
+        ),
+    ),
+    (
+        r"batch1 must be a 3D tensor|batch2 must be a 3D tensor",
+        Rule(
+            "`<call>` (<here>) multiplies batches of matrices, three axes each, and a tensor has another number of "
+            "axes.<operands>",
+            "Use `torch.matmul(a, b)` (or `a @ b`), which takes any number of axes, or add the batch axis with "
+            "`.unsqueeze(0)`.",
+        ),
+    ),
+    (
+        r"1D tensors expected, but got (?P<first>\d)D and (?P<second>\d)D tensors|inconsistent tensor size, "
+        r"expected tensor \[(?P<left>\d+)\] and src \[(?P<right>\d+)\] to have the same number of elements",
+        Rule(
+            "`torch.dot` takes two vectors of one length, and `<call>` (<here>) passes something else.<operands>",
+            "Use `(a * b).sum(-1)` for each row, `a @ b` for matrices, or make both of one length.",
+        ),
+    ),
+    (
+        r"zero-dimensional tensor \(at position (?P<position>\d+)\) cannot be concatenated",
+        Rule(
+            "`<call>` (<here>) joins single numbers (tensors without an axis), and `cat` joins along an axis that is "
+            "there.<tensors@0.from>",
+            "Use `torch.stack(<tensors@0>)`, which makes the axis.",
+            ("torch.cat(", "torch.stack("),
+        ),
+    ),
+    (
+        r"pad should be at most half of (?:effective )?kernel size",
+        Rule(
+            "The padding of `<layer>` is more than half of its kernel (<here>: `<call>`).",
+            "Use a padding of at most `kernel_size // 2`.",
+        ),
+        Rule(
+            "The padding is more than half of the kernel (<here>: `<call>`).",
+            "Use a padding of at most `kernel_size // 2`.",
+        ),
+    ),
+    (
+        r"dropout probability has to be between 0 and 1, but got (?P<value>[\d.e-]+)",
+        Rule(
+            "`<call>` (<here>) sets the dropout to <value>; it is a share of the values, from 0 to 1.<p@0.from>",
+            "Write the share: 0.5 for a half, 0.05 for 5 %.",
+        ),
+    ),
+    (
+        r"[Pp]adding_idx must be within num_embeddings",
+        Rule(
+            "`<call>` (<here>) has <num_embeddings@0> rows, numbered from 0, and the id of the padding is not among "
+            "them.<num_embeddings@0.from>",
+            "Count the padding as a row: one more in the first argument (`len(vocabulary) + 1`), or use another id.",
+        ),
+    ),
+    (
+        r"random_ expects 'from' to be less than 'to', but got from=(?P<low>-?\d+) >= to=(?P<high>-?\d+)|(?:low >= "
+        r"high|empty range (?:for|in) rand\w+)",
+        Rule(
+            "`<call>` (<here>) draws from an empty range: the upper bound, which is not drawn itself, is not above "
+            "the lower one.<high@0.from>",
+            "Look at why the range is empty (a sample shorter than the crop or window), and use `max(1, ...)` or "
+            "skip it.",
+        ),
+    ),
+    (
+        r"stft requires the return_complex parameter be given for real inputs",
+        Rule(
+            "`torch.stft` has to be told since torch 2.0 what to return (<here>: `<call>`).",
+            "Pass `return_complex=True` and take `.abs()` of the result (or `torch.view_as_real` for the old form).",
+        ),
+    ),
+    (
+        r"quantile\(\) input tensor must be either float or double dtype",
+        Rule("`<call>` (<here>) gets whole numbers.<operands>", "Convert it: `x.float()`."),
+    ),
+    (
+        r"normal expects (?:all elements of )?std >= 0\.0",
+        Rule(
+            "`<call>` (<here>) gets a negative standard deviation: an output of a network has to be made positive "
+            "first.<operands>",
+            "Use `F.softplus(x)` or `(0.5 * logvar).exp()`.",
+        ),
+    ),
+    (
+        r"Expected p_in >= 0 && p_in <= 1|Expected value argument \(Tensor of shape|to satisfy the constraint "
+        r"(?P<constraint>\w+)",
+        Rule(
+            "`<call>` (<here>) gets a value that its distribution does not allow: a probability outside of 0 to 1, "
+            "a scale that is not positive, or NaN.<operands>",
+            "Make it valid first: `torch.sigmoid` or `softmax` for probabilities (or pass `logits=`), `F.softplus` "
+            "for a scale; if it is NaN, look at where that begins.",
+        ),
+    ),
+    (
+        r"Negation, the `-` operator, on a bool tensor is not supported",
+        Rule(
+            "`<line>` (<here>) takes the negative of truth values.<operands>",
+            "Use `~x` (not), or convert: `-x.float()`.",
+        ),
+    ),
+    (
+        r"Expected (?P<low>\d)D or (?P<high>\d)D \(batch mode\) tensor|non-empty (?P<few>\d)D or (?P<many>\d)D "
+        r"\(batch mode\) tensor expected",
+        Rule(
+            "`<call>` (<here>) gets a tensor with too many or too few axes, or an empty one.<operands>",
+            "Bring it to (batch, channels, height, width): `.unsqueeze(1)` adds channels, `.unsqueeze(0)` the batch, "
+            "`.flatten(0, 1)` joins batch and time.",
+        ),
+    ),
+    (
+        r"Expected target size \[(?P<expected>[\d, ]*)\], got \[(?P<actual>[\d, ]*)\]",
+        Rule(
+            "Cross entropy takes the classes from axis 1 of the output, so it expects targets of [<expected>], and "
+            "they are [<actual>] (<here>: `<call>`).<operands>",
+            "Move the classes to axis 1: `output.transpose(1, 2)`, or flatten both: `output.flatten(0, 1)` and "
+            "`target.flatten()`.",
+        ),
+    ),
     # learning rate, optimizer
     (
         r"ReduceLROnPlateau\.step\(\) missing 1 required positional argument: 'metrics'",
@@ -1064,14 +1216,6 @@ KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
             "`<func>` is a value and not a method, and `<call>` (<here>) calls it.",
             "Use square brackets: `<func>[<i@0>]`, or for a tensor the method: `.size(<i@0>)`.",
             ("<call>", "<func>[<i@0>]"),
-        ),
-    ),
-    (
-        r"CUDA out of memory\. Tried to allocate (?P<size>[\d.]+ \w+)",
-        Rule(
-            "`<call>` (<here>) needed <size> more than the GPU had free.<operands>",
-            "Halve the batch size (and accumulate gradients over two steps), run under `torch.autocast`, and "
-            "evaluate under `torch.no_grad()`; losses that are kept for a log need `.item()`.",
         ),
     ),
 )
