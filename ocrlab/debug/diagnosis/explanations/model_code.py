@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import difflib
+import sys
 from pathlib import Path
 
 from ocrlab.debug.diagnosis.explanations.explanation import (
@@ -751,9 +752,18 @@ def removed_function(fact: Fact, failure: Failure) -> Explanation | None:
     return None
 
 
+LIBRARIES = (
+    "torch torchvision torchaudio numpy pandas scipy sklearn matplotlib seaborn PIL cv2 transformers datasets "
+    "tokenizers accelerate timm einops lightning pytorch_lightning torchmetrics albumentations tqdm wandb tensorboard yaml "
+    "requests hydra omegaconf evaluate peft keras tensorflow jax"
+).split()
+
+
 def _shadowing_file(failure: Failure, module: str) -> str:
     """Return a file of the program that has the name of a library which it imports."""
     name = module.partition(".")[0]
+    if name not in LIBRARIES and name not in sys.stdlib_module_names:
+        return ""  # a module of the program itself
     for frame in failure.frames:
         path = Path(frame.file)
         if frame.is_library or frame.cell is not None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 import builtins
 import difflib
+import os
+import sys
+from pathlib import Path
 
-from ocrlab.debug.diagnosis.explanations.explanation import Edit, Explanation, explains, replaced
+from ocrlab.debug.diagnosis.explanations.explanation import Edit, Explanation, explains, listed, replaced
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame
 from ocrlab.debug.diagnosis.explanations.messages import Fact
+from ocrlab.debug.diagnosis.explanations.model_code import LIBRARIES
 from ocrlab.debug.diagnosis.explanations.source import Source, dotted, own_nodes, parameters
 
 IMPORTS = {
@@ -204,4 +208,102 @@ def _unbound(name: str, failure: Failure, source: Source, frame: Frame) -> Expla
     return Explanation(
         f"{start}, and {frame.place} reads it before.",
         f"Give `{name}` a value before this line, or rename one of them.",
+    )
+
+
+# What a package is called where it is installed from, if that is another name than in `import`.
+PACKAGES = {
+    "cv2": "opencv-python",
+    "PIL": "pillow",
+    "sklearn": "scikit-learn",
+    "skimage": "scikit-image",
+    "yaml": "pyyaml",
+    "bs4": "beautifulsoup4",
+    "dotenv": "python-dotenv",
+    "pycocotools": "pycocotools",
+    "pytorch_lightning": "lightning",
+    "attr": "attrs",
+}
+SKIPPED = ("site-packages", "node_modules", "__pycache__", "venv", "data", "runs", "wandb")
+MAX_FILES = 2000  # files of the program's folder among which a module is looked for
+
+
+@explains("removed_api", general=True)
+def import_that_fails(fact: Fact, failure: Failure) -> Explanation | None:
+    """A module that is not found, files that import each other, a name that a module does not have."""
+    frame, module, name = failure.frame, str(fact.module), str(fact.attribute or "")
+    if frame is None or ("No module named" not in failure.message and not name):
+        return None
+    code = frame.code
+    if "partially initialized" in failure.message:
+        frames = failure.own_frames
+        start = next((i for i, f in enumerate(frames) if Path(f.file).stem == module.rpartition(".")[2]), 0)
+        circle = " imports ".join(list(dict.fromkeys(f.place for f in frames[start:]))[-4:])
+        return Explanation(
+            f"The files import each other in a circle: {circle} imports {module}, so `{module}` is not "
+            f"complete when `{code}` ({frame.place}) wants `{name}` from it.",
+            "Move what both need into a third file, or put one of the imports inside of the function that uses it.",
+        )
+    if name:
+        return _no_such_name(failure, frame, module, name)
+    if "is not a package" in failure.message:
+        return None
+    top = module.partition(".")[0]
+    here = Path(frame.file).parent
+    found = _module_file(here, module) if frame.cell is None else None
+    if found is not None:
+        return Explanation(
+            f"`{code}` ({frame.place}) finds no module `{module}`: Python looks in the folder of the script that "
+            f"was started and among the installed packages, and the file is {found}.",
+            f"Start the program in the folder above it (`python -m package.script` in {found.parent.parent}), or "
+            "install the project with `pip install -e .`.",
+        )
+    near = difflib.get_close_matches(top, [*sys.stdlib_module_names, *PACKAGES, *LIBRARIES], 1, 0.8)
+    if near and near[0] != top:
+        return Explanation(
+            f"There is no module `{module}` ({frame.place}); there is one called `{near[0]}`.",
+            f"Write `{near[0]}`, if that is meant.",
+            replaced(failure.source(frame), frame.line, top, near[0]),
+        )
+    package = PACKAGES.get(top, top.replace("_", "-"))
+    other = f" It is called `{package}` there." if package != top else ""
+    return Explanation(
+        f"`{code}` ({frame.place}) imports `{module}`, which is not installed in the Python that runs this "
+        f"program.{other}",
+        f"Install it for that Python: `python -m pip install {package}`; a module of your own has to lie beside the "
+        f"script.",
+    )
+
+
+def _module_file(folder: Path, module: str) -> Path | None:
+    """Return the file of a module in the folder of a script, beside it or below; a bounded search."""
+    parts, visited = tuple(module.split(".")), 0
+    for place, folders, files in os.walk(folder.parent):
+        folders[:] = [name for name in sorted(folders) if not name.startswith(".") and name not in SKIPPED]
+        visited += len(files) + 1
+        if visited > MAX_FILES:
+            return None
+        if f"{parts[-1]}.py" in files and (*Path(place).parts, parts[-1])[-len(parts) :] == parts:
+            return Path(place, f"{parts[-1]}.py")
+    return None
+
+
+def _no_such_name(failure: Failure, frame: Frame, module: str, name: str) -> Explanation | None:
+    """A name that a module of the program does not define."""
+    source = next((s for s in failure.all_sources() if Path(s.file).stem == module.rpartition(".")[2]), None)
+    file = Path(frame.file).parent / f"{module.replace('.', '/')}.py"
+    if source is None and frame.cell is None and file.is_file():
+        source = Source(file.read_text(encoding="utf-8", errors="replace")[:1_000_000], str(file))
+    if source is None:
+        return None
+    names = [n.name for n in source.tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+    names += [n.id for n in source.nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    near = difflib.get_close_matches(name, names, 1, 0.6)
+    shown = (
+        f"; it defines `{near[0]}`" if near else f"; it defines {listed([f'`{n}`' for n in dict.fromkeys(names)], 6)}"
+    )
+    return Explanation(
+        f"`{module}` ({source.file}) has no `{name}`, which {frame.place} imports{shown if names else ''}.",
+        f"Import `{near[0]}`." if near else f"Define `{name}` in {source.name}, or import another name.",
+        replaced(failure.source(frame), frame.line, name, near[0]) if near else None,
     )
