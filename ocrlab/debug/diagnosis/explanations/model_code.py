@@ -754,8 +754,8 @@ def removed_function(fact: Fact, failure: Failure) -> Explanation | None:
 
 LIBRARIES = (
     "torch torchvision torchaudio numpy pandas scipy sklearn matplotlib seaborn PIL cv2 transformers datasets "
-    "tokenizers accelerate timm einops lightning pytorch_lightning torchmetrics albumentations tqdm wandb tensorboard yaml "
-    "requests hydra omegaconf evaluate peft keras tensorflow jax"
+    "tokenizers accelerate timm einops lightning pytorch_lightning torchmetrics albumentations tqdm wandb tensorboard "
+    "yaml requests hydra omegaconf evaluate peft keras tensorflow jax"
 ).split()
 
 
