@@ -24,7 +24,7 @@ from ocrlab.debug.diagnosis.explanations.origins import (
     failing_call,
     loader_of,
 )
-from ocrlab.debug.diagnosis.explanations.source import argument, constant, dotted, last_name
+from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name, own_nodes
 
 
 def batch_rest(failure: Failure, first: int | None, second: int | None) -> Explanation | None:
@@ -271,6 +271,18 @@ def wrong_unpacking(fact: Fact, failure: Failure) -> Explanation | None:
                 "Reshape the input to the axes that this line expects (a missing batch or channel axis: "
                 "`unsqueeze`), or unpack what is there.",
             )
+    if isinstance(statement, ast.For) and (explanation := _pairs(failure, source, statement, names, maker)):
+        return explanation
+    returned_by = _returned_by(failure, value)
+    if returned_by is not None:
+        where, node, called = returned_by
+        width = len(node.value.elts) if isinstance(node.value, ast.Tuple) else fact.expected
+        if width != fact.expected:
+            return Explanation(
+                f"`{names}` takes {fact.expected} values, but `{called}` returns {width}: `{where.code(node)}` "
+                f"({where.place(node)}).",
+                f"Write {count(width, 'name')} on the left (`*_` takes the rest), or return {fact.expected} values.",
+            )
     number: int | None = fact.actual if fact.actual is not None else maker.length if maker else None
     what = f"Each item of `{code}`" if isinstance(statement, ast.For) else f"`{code}`"
     text = (
@@ -281,6 +293,49 @@ def wrong_unpacking(fact: Fact, failure: Failure) -> Explanation | None:
     return Explanation(
         text, "Write as many names on the left as there are values on the right; `*rest` takes the remaining ones."
     )
+
+
+def _pairs(failure: Failure, source: Source, loop: ast.For, names: str, value: Value | None) -> Explanation | None:
+    """Explain a loop with several names over a dict, or over numbered tuples."""
+    code = source.code(loop.iter)
+    if isinstance(loop.iter, ast.Dict) or (value is not None and value.type in ("dict", "OrderedDict", "defaultdict")):
+        return Explanation(
+            f"`for {names} in {code}` goes through the keys of a dict, and takes each key apart into `{names}`.",
+            f"Loop over keys and values: `for {names} in {code}.items():`.",
+            replaced(source, loop.lineno, f"in {code}:", f"in {code}.items():"),
+        )
+    numbered = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) == "enumerate"
+    if numbered and isinstance(loop.target, ast.Tuple) and len(loop.target.elts) > 2:
+        parts = [source.code(part) for part in loop.target.elts]
+        after = f"{parts[0]}, ({', '.join(parts[1:])})"
+        return Explanation(
+            f"`enumerate` gives pairs of a number and an item, and `{names}` takes {len(parts)} values.",
+            f"Take the item apart in parentheses: `for {after} in {code}:`.",
+            replaced(source, loop.lineno, f"for {names} in", f"for {after} in"),
+        )
+    return None
+
+
+def _returned_by(failure: Failure, value: ast.expr) -> tuple[Source, ast.Return, str] | None:
+    """Return the statement by which a function of the program, or a model's forward, returns what is unpacked."""
+    if not isinstance(value, ast.Call):
+        return None
+    live = failure.value(dotted(value.func)) if dotted(value.func) else None
+    for source in failure.all_sources():
+        functions = list(source.functions(last_name(value.func)))
+        if live is not None and live.kind == "module":
+            functions = [
+                f
+                for c in source.classes(str(live.type))
+                for f in c.body
+                if isinstance(f, ast.FunctionDef) and f.name == "forward"
+            ]
+        for function in functions:
+            returns = [n for n in own_nodes(function) if isinstance(n, ast.Return) and n.value is not None]
+            if len(returns) == 1:
+                owner = source.class_at(function.lineno)
+                return source, returns[0], f"{owner.name}.{function.name}" if owner is not None else function.name
+    return None
 
 
 @explains("stack")
