@@ -346,6 +346,7 @@ KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
         Rule(
             "`torch.dot` takes two vectors of one length, and `<call>` (<here>) passes something else.<operands>",
             "Use `(a * b).sum(-1)` for each row, `a @ b` for matrices, or make both of one length.",
+            calls=("dot",),
         ),
     ),
     (
