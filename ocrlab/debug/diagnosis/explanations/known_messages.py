@@ -72,7 +72,7 @@ KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
         r"input\.size\(-3\)=(?P<channels>\d+) is not divisible by (?P<square>\d+)",
         Rule(
             "A pixel shuffle by <factor> makes one channel of <factor> x <factor> = <square>, and <channels> "
-            "channels are no multiple of <square> (<here>: `<call>`).<input@0.from>",
+            "channels cannot be divided by <square> (<here>: `<call>`).<input@0.from>",
             "Let the layer before it make a multiple of <square> channels, <factor>**2 for each channel of the result: "
             "<above> in place of <channels>, for example.",
             derive=_shuffled,
@@ -397,7 +397,7 @@ KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
     (
         r"stft requires the return_complex parameter be given for real inputs",
         Rule(
-            "`torch.stft` has to be told since torch 2.0 what to return (<here>: `<call>`).",
+            "`torch.stft` takes since torch 2.0 what it should return (<here>: `<call>`).",
             "Pass `return_complex=True` and take `.abs()` of the result (or `torch.view_as_real` for the old form).",
         ),
     ),
@@ -723,7 +723,7 @@ KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
     (
         r"cannot identify image file (?P<path>\S.*)",
         Rule(
-            "The file <path> is no picture that Pillow can read: it is cut off, empty, another format, or an error "
+            "Pillow cannot read <path> as a picture: it is cut off, empty, another format, or an error "
             "page saved under that name (<here>: `<call>`).",
             "Look at its first bytes and size; leave such files out of the list when the data set is made.",
         ),

@@ -154,7 +154,7 @@ def _lost_column(failure: Failure, key: str) -> Explanation | None:
             if named and not (source is failure.source(frame) and frame is not None and call.lineno >= frame.line):
                 what, fix = COLUMN_LOST[last_name(call.func)]
                 return Explanation(
-                    f"`{key}` is no column of the table any more: `{source.code(call)[:100]}` "
+                    f"The table has no column `{key}` any more: `{source.code(call)[:100]}` "
                     f"({source.place(call)}) {what}.",
                     f"{fix}.",
                 )
