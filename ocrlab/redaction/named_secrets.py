@@ -329,9 +329,9 @@ def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Itera
             yield start, start + len(value), SECRET
     insert = INSERT.match(text, end)
     if insert:
-        for value in QUOTED.finditer(text, *insert.span("values")):
-            if looks_chosen(value[1]):
-                yield *value.span(1), SECRET
+        for quoted in QUOTED.finditer(text, *insert.span("values")):
+            if looks_chosen(quoted[1]):
+                yield *quoted.span(1), SECRET
         return
     prose = PROSE.match(text, end)
     if prose and _prose_holds_secret(name, f"{around} {name} {prose['words']}", prose["value"].rstrip(".,;:!?)]}")):
