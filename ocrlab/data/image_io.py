@@ -193,6 +193,7 @@ def _describe(image: Image.Image) -> Header:
             tag = None
         orientation = tag if isinstance(tag, int) and 1 <= tag <= 8 else 1
     special = image.mode in ALPHA_MODES | PILLOW_MODES or "transparency" in image.info
+    special |= image.info.get("jfif_version", (1, 0))[0] != 1  # libjpeg complains on stderr, except in Pillow
     light = image.format in ("JPEG", "MPO", "PNG") and not special and "progressive" not in image.info
     memory = image.width * image.height * (LIGHT if light else HEAVY)
     return Header(image.width, image.height, orientation, image.format or "", not special, memory)

@@ -152,7 +152,8 @@ def test_a_notebook_of_very_many_cells_is_cut_in_its_middle(tmp_path: Path) -> N
 def test_a_count_that_is_none_is_left_out(tmp_path: Path) -> None:
     bare = {key: value for key, value in CELL.items() if key != "execution_count"}
     cells = [bare | {"source": "first"}, CELL | {"source": "second", "execution_count": {}}]
-    (tmp_path / "x.ipynb").write_text(json.dumps(NOTEBOOK | {"cells": cells}))
+    metadata = {"papermill": {"duration": 1e999}, "ocrlab": {"redacted": "x"}}
+    (tmp_path / "x.ipynb").write_text(json.dumps(NOTEBOOK | {"cells": cells, "metadata": metadata}))
     done = ocrlab("report", "html", "x.ipynb", cwd=tmp_path)
     assert done.returncode == 0 and "second" in (tmp_path / "x.html").read_text()
 

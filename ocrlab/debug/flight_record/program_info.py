@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab import safe_read
-from ocrlab.errors import DataError, RunError
+from ocrlab.errors import DataError, OcrlabError, RunError
 from ocrlab.records import SCHEMA, from_json
-from ocrlab.run_folder import provenance
+from ocrlab.run_folder import owner_process, provenance
 from ocrlab.run_folder.atomic_files import write_json
 from ocrlab.run_folder.watcher_link import REPLAY
 
@@ -47,6 +47,7 @@ def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
         "environment": {name: value for name, value in variables.items() if not is_secret(name, value)},
         "interactive": "ipykernel" in sys.modules or hasattr(sys, "ps1"),
         "pid": os.getpid(),
+        "process": owner_process.identity(),
         "rank": rank,
         "world": world_size(),
         "started": process_path(),
@@ -65,6 +66,15 @@ def update(folder: Path | str, rank: int, **more: Any) -> None:
     write_json(path, {**read(folder, rank), **more}, private=True)
     if own:
         provenance.sign(path)
+
+
+def other_process(folder: Path | str, rank: int) -> int | None:
+    """Return the number of another process of this machine that records this rank into a flight folder now."""
+    with contextlib.suppress(OcrlabError):
+        process = read(folder, rank).get("process")
+        if isinstance(process, dict) and process.get("host") == socket.gethostname() and owner_process.alive(process):
+            return process["pid"] if process["pid"] != os.getpid() else None
+    return None
 
 
 def file_name(rank: int) -> str:

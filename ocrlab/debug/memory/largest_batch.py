@@ -17,8 +17,9 @@ from ocrlab.config import schema as configs
 from ocrlab.config.fields import flat
 from ocrlab.config.schema import Config
 from ocrlab.debug.memory import memory_limit, memory_savers
-from ocrlab.debug.memory.fit_trials import KILLS, MemoryTrial, Report, TrialRunner
+from ocrlab.debug.memory.fit_trials import KILLS, PATIENCE, RETRIES, MemoryTrial, Report, TrialRunner
 from ocrlab.debug.memory.memory_limit import Limit
+from ocrlab.debug.trials import trial
 from ocrlab.errors import RunError
 
 PASSES = 10  # each crop of a batch is trained so many times in a trial, with what is around the steps
@@ -65,7 +66,10 @@ def fit(
     """
     configs.save(config, folder / "config.yaml")
     room = TrialRunner(config, folder, limit, margin, time.monotonic() + seconds, report)
-    guess = estimate(room)
+    try:
+        guess = estimate(room)
+    except NotEstimated as error:
+        return Fit(0, None, limit, room.usable, [], MOST, error.proven, [])
     first = max(1, guess["pages"], config.batch_size * config.trainer.accumulate_grad_batches)
     batch, proven = verify_longer(room, *search(room, guess, MOST, first))
     if batch == 0 and limit.wanted and not limit.chosen and limit.kind == "resident":
@@ -79,20 +83,34 @@ def fit(
     return result
 
 
+class NotEstimated(RunError):
+    """The estimate was ended by other processes or by the clock; `proven` is that of the Fit."""
+
+    def __init__(self, what: str, proven: str, *, got: str, do: str) -> None:
+        super().__init__(what, got=got, do=do)
+        self.proven = proven
+
+
 def estimate(room: TrialRunner) -> dict[str, Any]:
-    """Return what a child says that one crop and all the rest need: {"pages", "offset", "slope", "parts"...}."""
+    """Return what a child says that one crop and all the rest need: {"pages", "offset", "slope", "parts"...}.
+
+    Raises RunError, NotEstimated where another try may give an answer.
+    """
     room.report("estimating with fake tensors")
-    answer, ended = room.child("estimate_memory", {}, {})
-    if answer is None and ended.fingerprint in KILLS:
+    for retry in range(1 + RETRIES):
+        answer, ended = room.child("estimate_memory", {}, {})
+        if answer is not None:
+            room.settled = dict(answer["settled"])
+            return dict(answer)
+        if ended.fingerprint not in KILLS or retry == RETRIES or room.left() < PATIENCE:
+            break
         room.report("the estimate was ended because other processes took the memory; trying again")
         room.wait_for_memory()
-        answer, ended = room.child("estimate_memory", {}, {})
-    if answer is None:
-        raise RunError(
-            "The training cannot be estimated", got=ended.description, do="Try it: ocrlab train trainer.max_steps=2"
-        )
-    room.settled = dict(answer["settled"])
-    return dict(answer)
+    proven = {**dict.fromkeys(KILLS, "not measured"), trial.SLOW: "time", trial.HANG: "time"}.get(ended.fingerprint)
+    what, got = "The training cannot be estimated", ended.description
+    if proven:
+        raise NotEstimated(what, proven, got=got, do="Start it again when more memory or time is left")
+    raise RunError(what, got=got, do="Try it: ocrlab train trainer.max_steps=2")
 
 
 def search(room: TrialRunner, guess: Mapping[str, Any], most: int, first: int | None = None) -> tuple[int, str]:

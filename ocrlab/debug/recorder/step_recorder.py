@@ -66,6 +66,12 @@ class StepRecorder:
         world = 1 if kind == "ocrlab train" else program_info.world_size()  # ocrlab train keeps a record of its own
         self.rank, self.member = rank, launcher.member(self.folder, rank, world)
         self.writer, self.start = ring_writer.create(self.folder, rank=rank, slots=steps)
+        same = any(other.on and (other.folder, other.rank) == (self.folder, rank) for other in RECORDERS)
+        if other := os.getpid() if same else program_info.other_process(self.folder, rank):
+            print_message(
+                f"process {other} records into {folder} too, and each replaces files of the other; give each recording "
+                "a folder of its own"
+            )
         program_info.write(self.folder, kind, rank=rank, nth=nth, after=after)
         saved_rng_states.save_start(self.folder, rank, self.start)
         if rank == 0:

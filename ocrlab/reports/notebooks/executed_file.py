@@ -29,6 +29,7 @@ OUTPUTS = {
     "execute_result": {"data": TABLE, "metadata": TABLE},
 }
 ABOUT = ("kernelspec", "language_info", "papermill", "ocrlab", "jupyter")  # objects in metadata
+NUMBERS = {"papermill": "duration", "ocrlab": "redacted"}  # in these; what is none is as good as not there
 HALF_A_PAIR = re.compile(  # the escape of half a surrogate pair, which is not a character
     rb"(?<!\\)(?:\\u[dD][89abAB][\da-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][\da-fA-F]{2})\\u[dD][c-fC-F][\da-fA-F]{2})"
 )
@@ -59,9 +60,13 @@ def read(path: Path | str) -> Any:
         raise DataError(f"{path} is not a notebook", got=got, need=need) from error
     if wrong:
         raise DataError(f"{path} is not a notebook", got=wrong, need=need)
-    for cell in notebook.cells:
-        if cell.cell_type == "code" and not isinstance(cell.get("execution_count"), int):
-            cell.execution_count = None
+    for place in (notebook, *notebook.cells):
+        for name, number in NUMBERS.items():
+            about = place.metadata.get(name, {})
+            if number in about and not (isinstance(about[number], int | float) and 0 <= about[number] < 1e9):
+                del about[number]
+        if place.get("cell_type") == "code" and not isinstance(place.get("execution_count"), int):
+            place.execution_count = None
     return notebook
 
 

@@ -85,14 +85,13 @@ def bundle(result: Result) -> dict[str, Any]:
 
 def from_bundle(data: Mapping[str, Any]) -> Result | None:
     """Return the result in a notebook output's data, None if it holds none that can be read."""
-    content = data.get(MIME)
+    return _result(data.get(MIME))
+
+
+def _result(content: object) -> Result | None:
     texts = ("name", "outcome", "sentence")
     if not isinstance(content, Mapping) or not all(isinstance(content.get(name), str) for name in texts):
         return None
-    return _result(content)
-
-
-def _result(content: Mapping[str, Any]) -> Result:
     return Result(**{key: content[key] for key in Result.__dataclass_fields__ if key in content})
 
 
@@ -129,9 +128,10 @@ def load(path: Path | str) -> Result:
             raise DataError(f"{path} contains no result", need=need, do=do)
         text = json.dumps(contents[-1])
     content = from_json(text, source=str(path))
-    if not isinstance(content.get("name"), str) or content.get("outcome") is None:
-        raise DataError(f"{path} contains no result", got=f"keys {', '.join(sorted(content))}", need="name and outcome")
-    return _result(content)
+    if (result := _result(content)) is None:
+        got, need = f"keys {', '.join(sorted(content))}", "name, outcome and sentence"
+        raise DataError(f"{path} contains no result", got=got, need=need)
+    return result
 
 
 def copy_beside(notebook: Path | str) -> Path:

@@ -11,10 +11,13 @@ from typing import Any, ClassVar
 
 import pytest
 
+from ocrlab.cli import memory_fit
 from ocrlab.config.schema import Config
 from ocrlab.debug.memory import fit_trials, largest_batch, memory_limit, memory_savers
 from ocrlab.debug.memory.fit_trials import MemoryTrial, TrialRunner
 from ocrlab.debug.memory.memory_limit import Limit
+from ocrlab.debug.trials import trial
+from ocrlab.debug.trials.trial import RunResult
 from ocrlab.errors import RunError
 
 MIB = 1 << 20
@@ -102,6 +105,19 @@ def test_nothing_is_begun_that_takes_longer_than_the_time_that_is_left(
     )
     played.of = lambda batch: (200 + 5 * batch) * MIB
     assert largest_batch.search(played, {**GUESS, "slope": 5 * MIB}, 4096, 9) == right
+
+
+@pytest.mark.parametrize(("kind", "why"), [("host.oom_kill", "not measured"), ("hang", "time"), ("slow", "time")])
+def test_an_estimate_that_others_or_the_clock_ended_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, why: str
+) -> None:
+    ended = RunResult({"hang": trial.HANG, "slow": trial.SLOW}.get(kind, kind), "it ended", 1.0)
+    monkeypatch.setattr(TrialRunner, "child", lambda *_arguments: (None, ended))
+    monkeypatch.setattr(TrialRunner, "wait_for_memory", lambda _room: None)
+    limit = Limit(1000 * MIB, "resident", "test")
+    done = largest_batch.fit(Config(), tmp_path, limit=limit, margin=0.1, seconds=60)
+    assert (done.batch, done.proven) == (0, why)
+    assert memory_fit.record(done)["status"] == "not measured" and "Not measured: " in memory_fit.text(done)
 
 
 @pytest.mark.parametrize(("grown", "right"), [(40, 23), (70, 22), (190, 18), (720, 1), (740, 0)])

@@ -147,3 +147,29 @@ def test_the_first_start_is_kept_and_does_not_speak_for_the_second(tmp_path: Pat
     aside = run / "flight/start-0"
     assert "the loss is nan" in (aside / "learned-0.json").read_text()
     assert json.loads((aside / "incident-replay.json").read_text()) == answer
+
+
+LIVE = """
+import sys, torch, ocrlab
+net = torch.nn.Linear(2, 1)
+with ocrlab.record("run", net, torch.optim.SGD(net.parameters(), 0.1)) as rec:
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_two_live_recordings_in_one_folder_warn(tmp_path: Path) -> None:
+    """The second says so, whether it is of another process or of the same; one that has ended is no other."""
+    command = [sys.executable, "-c", LIVE]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, **pipes) as first:
+        assert first.stdout.readline() == "ready\n"
+        second = subprocess.run(command, cwd=tmp_path, input="", capture_output=True, text=True, check=True)
+        assert f"process {first.pid} records into run too" in second.stderr
+        _, errors = first.communicate("\n")
+    assert first.returncode == 0 and "too" not in errors
+    third = subprocess.run(command, cwd=tmp_path, input="", capture_output=True, text=True, check=True)
+    assert "too" not in third.stderr
+    twice = LIVE + LIVE.replace("ready", "again").replace("as rec:", "as rec:\n    nested = ocrlab.record('run', net)")
+    done = subprocess.run([*command[:2], twice], cwd=tmp_path, input="", capture_output=True, text=True, check=True)
+    assert done.stderr.count("records into run too") == 1
