@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -31,6 +32,7 @@ BAND = 512  # rows of a page that are converted at a time
 # Bytes of memory that a pixel takes at most while a plain PNG or JPEG is decoded, of which OpenCV makes two copies, and
 # while anything else is: a progressive JPEG has coefficients too, a TIFF a whole strip.
 LIGHT, HEAVY = 6, 9
+MOST_CHUNKS = 100_000  # of a PNG whose sums are checked
 MOST_SCANS = 100  # of a JPEG: each goes over all of its pixels; 10 are usual
 START_OF_SCAN = b"\xff\xda"
 ALPHA_MODES = frozenset({"RGBA", "LA", "PA", "La", "RGBa"})
@@ -202,12 +204,27 @@ def _describe(image: Image.Image) -> Header:
 def _is_whole(data: bytes, header: Header) -> bool:
     """Return whether OpenCV may decode a file: it fills what a cut JPEG lacks with grey, and says nothing.
 
-    Of a PNG that cannot hold its pixels, libpng complains on stderr by itself.
+    Of a damaged PNG, and of one that cannot hold its pixels, libpng complains on stderr by itself.
     """
     if header.form in ("JPEG", "MPO"):
         return data.rfind(b"\xff\xd9") > data.rfind(START_OF_SCAN)  # the end of the image
+    if header.form != "PNG":
+        return True
     enough = header.width * header.height <= DEFLATE * 8 * len(data)
-    return header.form != "PNG" or (b"IEND" in data[-64:] and enough)
+    return enough and b"IEND" in data[-64:] and _sums_are_right(data)
+
+
+def _sums_are_right(png: bytes) -> bool:
+    """Return whether the check sums of a PNG's chunks are right (ISO 15948, 5.3)."""
+    view, at = memoryview(png), 8
+    for _ in range(MOST_CHUNKS):
+        if at >= len(png):
+            return True
+        end = at + 8 + int.from_bytes(view[at : at + 4], "big")
+        if zlib.crc32(view[at + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
+            return False
+        at = end + 4
+    return False
 
 
 def _decode_opencv(data: bytes) -> NDArray[np.uint8] | None:

@@ -186,7 +186,7 @@ def test_a_progressive_jpeg_of_many_scans_or_pixels_is_not_decoded(
 
 
 def test_decoders_print_nothing_by_themselves(tmp_path, capfd):
-    """A PNG of 3000 x 3000 pixels in 74 bytes, and a TIFF of NaN: our error is the only word."""
+    """A PNG of 3000 x 3000 pixels in 74 bytes, a PNG with a wrong bit, a TIFF of NaN, a JFIF of version 134."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -195,9 +195,15 @@ def test_decoders_print_nothing_by_themselves(tmp_path, capfd):
     body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
     (tmp_path / "lie.png").write_bytes(b"\x89PNG\r\n\x1a\n" + body)
     Image.fromarray(np.full((50, 50), np.nan, np.float32)).save(tmp_path / "nan.tif")
-    for name in ("lie.png", "nan.tif"):
+    whole = save(tmp_path / "whole.png", Image.effect_noise((50, 50), 9)).read_bytes()
+    middle = len(whole) // 2
+    (tmp_path / "bit.png").write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+    for name in ("lie.png", "nan.tif", "bit.png"):
         with pytest.raises(PageError, match=name):
             image_io.read_image(tmp_path / name)
+    data = save(tmp_path / "strange.jpg", Image.new("L", (50, 50))).read_bytes()
+    (tmp_path / "strange.jpg").write_bytes(data.replace(b"JFIF\0\1", b"JFIF\0\x86"))
+    assert image_io.read_image(tmp_path / "strange.jpg").shape == (50, 50, 3)
     assert capfd.readouterr() == ("", "")
 
 
