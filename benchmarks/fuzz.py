@@ -896,4 +896,5 @@ READERS: dict[str, Callable[[Path, random.Random], Case]] = {
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # a fork has one thread
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # as the command does
     sys.exit(main())

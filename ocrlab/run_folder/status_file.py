@@ -19,6 +19,7 @@ from ocrlab.records import RunRecord, from_json, to_json
 from ocrlab.run_folder.atomic_files import read_json, write_json
 from ocrlab.run_folder.owner_process import alive
 
+LARGEST = 10**300  # a larger number of a stranger's JSON has no float
 MOST_METRICS, LONGEST = 200, 100  # figures, and characters of a name or a time, that are read of a stranger's record
 SENTINELS = {"success": ".SUCCESS", "failure": ".FAILURE", "running": ".RUNNING"}
 
@@ -51,7 +52,7 @@ def record(name: str, text: bytes, source: str) -> RunRecord:
     numbers = {
         str(key)[:LONGEST]: math.nan if value is None else float(value)
         for key, value in islice(metrics.items() if isinstance(metrics, dict) else (), MOST_METRICS)
-        if value is None or isinstance(value, int | float)
+        if value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < LARGEST)
     }
     return RunRecord(
         status=name,

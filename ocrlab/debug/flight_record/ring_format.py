@@ -140,6 +140,8 @@ def decode_slot(slot: bytes, large: bytes, block: Callable[[int], bytes]) -> tup
 
     `large` is where its text lies if that is too large for the slot; `block` returns the words of a numbered block.
     """
+    if len(slot) < SLOT.size:
+        raise TornRecord("the file ends within a record")
     number, again, check, has_loss, loss, *numbers, flags, position, size = SLOT.unpack_from(slot)
     if not number and not again:
         return None

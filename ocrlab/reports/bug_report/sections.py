@@ -158,7 +158,7 @@ def environment(sources: Sources) -> list[Block]:
 
 
 def _size(count: object) -> str | None:
-    if not isinstance(count, int | float) or count <= 0:
+    if not isinstance(count, int | float) or not 0 < count < 2**63:
         return None
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
