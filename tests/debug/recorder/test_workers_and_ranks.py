@@ -159,7 +159,7 @@ with ocrlab.record("run", net, torch.optim.SGD(net.parameters(), 0.1)) as rec:
 
 
 def test_two_live_recordings_in_one_folder_warn(tmp_path: Path) -> None:
-    """The second says so, whether it is of another process or of the same; one that has ended is no other."""
+    """The second says so, whether the first is of another process or of its own; one that has ended does not count."""
     command = [sys.executable, "-c", LIVE]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=tmp_path, **pipes) as first:
