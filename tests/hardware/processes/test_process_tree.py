@@ -141,13 +141,15 @@ def test_roles_by_command(command: str, role: str) -> None:
         (139, "SIGSEGV"),
         (137, "SIGKILL"),
         (-50, "signal 50"),
+        (0xC0000005, "SIGSEGV"),
+        (-1073740791, "SIGABRT"),
         (0, None),
         (1, None),
         (255, None),
         (None, None),
     ],
 )
-def test_an_exit_code_as_subprocess_and_as_a_shell_has_it(code: int | None, name: str | None) -> None:
+def test_an_exit_code_as_subprocess_a_shell_and_windows_have_it(code: int | None, name: str | None) -> None:
     assert exit_codes.signal_of_exit(code) == name
 
 
