@@ -96,7 +96,13 @@ def test_broken_exif_says_nothing(tmp_path: Path, picture: NDArray[np.uint8], bl
     assert read_image(path, exif=True).shape == (60, 40, 3)
 
 
-@pytest.mark.parametrize("options", [("a.jpg", {}), ("a.jpg", {"progressive": True}), ("a.png", {}), ("a.bmp", {})])
+THUMBNAIL = b"Exif\0\0II*\0\x08\0\0\0\0\0\xff\xd8\xff\xda\xff\xd9"  # its end is not that of the picture
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("a.jpg", {}), ("a.jpg", {"progressive": True}), ("a.jpg", {"exif": THUMBNAIL}), ("a.png", {}), ("a.bmp", {})],
+)
 @pytest.mark.parametrize("part", [0.3, 0.6, 0.9])
 def test_a_cut_file_is_named(
     tmp_path: Path, picture: NDArray[np.uint8], options: tuple[str, dict[str, object]], part: float

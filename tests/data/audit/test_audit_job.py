@@ -76,6 +76,15 @@ def test_each_planted_mistake_is_named(draw: Callable[..., Any], tmp_path: Path)
     assert min(np.abs(place - gone[0].mean(axis=0)).max() for place in places) < 10
 
 
+def test_x_and_y_exchanged_are_distinguished_from_a_reversed_box(draw: Callable[..., Any], tmp_path: Path) -> None:
+    page = draw(4)
+    page.quads[6] = page.quads[6][:, ::-1].copy()
+    page.quads[9] = page.quads[9][::-1].copy()
+    page.write(tmp_path, "p")
+    kinds = {finding.box: finding.kind for finding in problems(tmp_path) if finding.box}
+    assert kinds == {7: "swapped", 10: "reversed"}
+
+
 def test_exchanged_texts_are_a_pair(draw: Callable[..., Any], tmp_path: Path) -> None:
     page = draw(4)
     long = max(range(len(page.texts)), key=lambda index: len(page.texts[index]))

@@ -137,3 +137,9 @@ def test_memory_that_nobody_in_the_table_holds() -> None:
 def test_a_bare_number_is_a_card_only_next_to_the_word() -> None:
     assert mismatch("a new graphics card, a 3080 instead of a 1050; torch 1.2.0, cuda 10.0") is not None
     assert mismatch("3080 pages; torch 1.2.0, cuda 10.0") is None
+
+
+def test_more_than_an_exabyte_is_absurd_and_host_memory_is_not_ours() -> None:
+    [oom] = oom_message.parse("CUDA out of memory. Tried to allocate more than 1EB memory.")
+    assert oom_message.judge(oom)[0].cause == "gpumem.absurd_size"
+    assert oom_message.parse("DefaultCPUAllocator: can't allocate memory: you tried to allocate 123 bytes") == []

@@ -10,7 +10,7 @@ import pytest
 
 from ocrlab import run_folder
 from ocrlab.errors import DataError
-from ocrlab.reports.run_history.fingerprint import fingerprint, run_fingerprint
+from ocrlab.reports.run_history.fingerprint import fingerprint, normalize_message, run_fingerprint
 
 TRACEBACK = """Traceback (most recent call last):
   File "{home}/train.py", line {line}, in <module>
@@ -147,3 +147,8 @@ def test_a_run_folder_is_read(tmp_path: Path) -> None:
     (run.path / ".FAILURE").write_text("{torn")
     with pytest.raises(DataError):
         run_fingerprint(run.path)
+
+
+def test_messages_count_without_what_changes() -> None:
+    text = "Cannot read '/data/a b.jpg' (page 12 of 63, 0x7f00) in /tmp/run-3/x; id 9f8b3c1d-aaaa-bbbb\nmore"
+    assert normalize_message(text) == "Cannot read <text> (page <number> of <number>, <hex>) in <path>; id <hex>"
