@@ -175,8 +175,9 @@ def hides(name: str, value: str, around: str = "") -> bool:
     plain = HUMPS.sub("_", name)
     if CODE_NAME.search(plain):
         return is_code(value) or (looks_chosen(value) and not PIN.search(plain))
-    if value.isalpha() and not value.isascii():
-        return False  # a word about it
+    word = value.strip(".,;:)")
+    if (value.isalpha() and not value.isascii()) or (word.replace("_", "").isalpha() and names_secret(word)):
+        return False  # a word about it, or another variable
     if PASSWORD_NAME.search(plain):  # people choose them, so that they may be words
         return SHORT_WORD.search(plain) is None or looks_chosen(value)
     if plain.lower().endswith("pass"):
