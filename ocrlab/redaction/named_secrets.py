@@ -59,14 +59,14 @@ SCHEMES = ("bearer", "basic", "token", "digest", "apikey", "negotiate")
 # What stands between a name and its value, in any spelling. What may as well be the next column of a table is `weak`:
 # there only a value that looks drawn is hidden.
 BETWEEN = re.compile(
-    rf"{QUOTE}?\]?(?:{SPACE}:{SPACE}(?:str|bytes|Any|SecretStr)(?: ?\| ?None)?{SPACE}=(?!=)"
-    rf"|{SPACE}(?:[=!]=?>?|:=|->|<-|→|\.{{3,40}}|[：＝]|:(?!:|//)|%3[aAdD])\*{{0,2}}|(?P<copula>[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]{{1,8}}[:：]?)|(?=[「『«„“])"
+    rf"{QUOTE}?(?:\[\w{{1,20}})?\]?(?:{SPACE}:{SPACE}(?:str|bytes|Any|SecretStr)(?: ?\| ?None)?{SPACE}=(?!=)"
+    rf"|{SPACE}(?:[=!]=?>?|:=|->|<-|→|⇒|\.{{3,40}}|[：＝]|:(?!:|//)|%3[aAdD])\*{{0,2}}|(?P<copula>[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]{{1,8}}[:：]?)|(?=[「『«„“])"
     r"|(?P<weak>,[ \t]?|[ \t]{0,40}[|│┃][ \t]{0,40}|[ \t]{2,40}|\t|(?:</\w+>\s{0,9}){1,3}(?:<\w[^>\n]{0,80}>){1,3}))"
     rf"{SPACE}(?:!(?:vault|secret|str|binary|encrypted)[\w/:-]{{0,20}} )?\{{?"
     rf"(?:(?:(?:[a-z]\w{{0,30}}\.){{0,3}}[A-Z]\w{{0,40}}|str|bytes)\((?=[bru]?{QUOTE}))?"
 )
 CALL = re.compile(rf"\((?=[bru]?{QUOTE})")
-BESIDE = re.compile(rf"[ \t]{{1,4}}(?={QUOTE}|[^\s\"'<(=:]{{4}})")  # SQL, .netrc, `password hunter2`
+BESIDE = re.compile(rf"[ \t]{{1,4}}(?={QUOTE}|[«„“»]|[^\s\"'<(=:]{{4}})")  # SQL, .netrc, `password hunter2`
 AFTER_A_WORD = re.compile(rf"[ \t]{{1,4}}(?:{LETTER}{{1,20}} )?(?={QUOTE}|[^\s\"'<(=:]{{16}})")
 LIST = re.compile(rf"[\[(]\s{{0,20}}(?=[bru]?{QUOTE})")
 COMMA = re.compile(rf"\s{{0,20}},\s{{0,20}}(?=[bru]?{QUOTE})")
@@ -115,7 +115,8 @@ ALONE = re.compile(r"(?:token|key|password|secret)$", re.IGNORECASE)
 MIXED = re.compile(r"[0-9a-f]{32,}$|(?=[A-Za-z+/=]*\d)(?=[a-z\d+/=]*[A-Z])(?=[A-Z\d+/=]*[a-z])[A-Za-z0-9+/=]{20,}$")
 # `the password for ana is ...`, `пароль пользователя ana — ...`, `Password for 'https://x': ...`, `from ... to ...`
 LINK = (
-    r"—|–|->|→|is|was|ist|war|lautet|heißt|est|était|es|era|fue|è|é|foi|jest|był[oa]?|to|är|er|on|была?|равен|from|von"
+    r"—|–|->|→|⇒|is|was|ist|war|lautet|heißt|est|était|es|era|fue|è|é|foi|jest|był[oa]?|to|är|er|on|была?|равен|from|von|auf"
+    r"|zu|a|à|на"
 )
 PROSE = re.compile(
     rf"(?P<words>(?:[ \t][^\s;,!?。]{{1,60}}){{0,5}}?)(?:[ \t]?(?:[:：]|==?>?)[ \t]|[ \t](?:{LINK})[ \t])"
@@ -124,7 +125,7 @@ PROSE = re.compile(
 TO = re.compile(r"[\"'»”`!?]? (?:to|auf|zu|in|a|à|en|на) [\"'«„“`]?(?P<value>[^\s\"'<>«»“”`]{6,200})")
 PIN = re.compile(r"(?:^|[_-])pin$", re.IGNORECASE)
 VALUE_FIRST = re.compile(  # `hunter2 is the password`
-    r" (?:is|as|ist|als|est|comme|es|como|è|come|é)"
+    r" (?:is|are|as|ist|sind|als|est|sont|comme|es|son|como|è|sono|come|é)"
     r" (?:(?:the|my|your|a|das|dein|mein|le|mon|votre|la|tu|su|mi|il|sua|minha) )?$"
 )
 NETRC = re.compile(r"\blogin[ \t]{1,4}\S{1,80}[ \t]{1,4}password[ \t]{1,4}(?!\()(\S+)", re.IGNORECASE)

@@ -27,7 +27,8 @@ PASSWORD_ENDINGS = """
 """
 PASSWORDS = """
     pwd pw psk requirepass masterauth identified_by
-    psw secrets? pass_phrase seed_phrase mnemonic credentials? geheimnis geheimnisse schlüsselsatz mdp identifiants
+    psw secrets? pass_phrase pass_words? pass_wd
+    seed_phrase mnemonic credentials? geheimnis geheimnisse schlüsselsatz mdp identifiants
     clave_de_acceso palabra_de_paso secreto credenciales
     parola_d.ordine segreto credenziali senhas? segredo credenciais geheim hasło hasła hasłem hasłu sekret
     poświadczenia heslo şifre
@@ -47,7 +48,7 @@ CODES = """
     code_de_sécurité code_de_confirmation codice_di_accesso codice_di_sicurezza codice_di_verifica codice_di_conferma
     kod_dostępu kod_weryfikacyjny doğrulama_kodu пин_код проверочный_код код_доступа код_подтверждения код_безопасности
 """
-UNSPACED_CODES = "验证码|驗證碼|校验码|授权码|动态码|暗証番号|認証コード|認証番号|確認コード|인증번호|인증 ?코드"
+UNSPACED_CODES = "验证码|驗證碼|校验码|授权码|动态码|激活码|暗証番号|認証コード|認証番号|確認コード|인증번호|인증 ?코드"
 TOKEN_ENDINGS = "token"
 TOKENS = """
     auth bearer apikeys? jwt csrf xsrf jetons? gettone ficha_de_acceso github_pat gitlab_pat azure_pat

@@ -23,7 +23,7 @@ DIGEST = rf"([0-9a-f]{{40}}|{UUID})(?![\w-])"
 LOGIN = rf"\b(?:login|auth|authtoken)[\"'(]{{0,2}}(?: --?[\w=:./-]{{1,60}}){{0,4}}[ \"'(]{{1,2}}{DIGEST}"
 YOUR_CODE = (
     r"(?i:\b(?:your|ihr|dein|votre|ton|tu|su|tuo|suo|seu|ваш|твой) (?:[\w-]{1,20} ){0,2}(?:code|código|codice|код)"
-    r"(?: [^\W\d]{1,20}){0,3}? (?:is|ist|lautet|est|es|è|é|—|-))[: ]{1,2}(\d{4,8})(?!\d| lines)"
+    r"(?:(?: [^\W\d]{1,20}){0,3}? (?:is|ist|lautet|est|es|è|é|—|-)|:))[: ]{1,2}(\d{4,8})(?!\d| lines)"
 )
 
 # What is searched first, and where the secret is: the last group, or all of it.
@@ -31,6 +31,7 @@ SHAPES = (
     # addresses
     ("://", r"://(?![^/\s'\"@:]{0,99}:\d{1,5}[/\s])([^/\s'\"@:<>]{0,99}:[^\s'\"<>]{0,299})@"),
     ("://", r"://((?!(?:git|hg|anonymous|\(secret\))@)[^/\s'\"@:<>?#]{1,299})@"),
+    ("@", r"(?<![\w/:.@-])(?!mailto)[\w.-]{1,40}:(?P<chosen>(?!\()[^\s\"'@/:]{6,100})@(?=[\w.-]{3})"),
     ("thin:", r"\bthin:[\w.-]{1,60}/([^\s@/\"']{1,99})@"),
     (
         "=",
@@ -43,7 +44,7 @@ SHAPES = (
     ("Basic ", r"\bBasic +((?=[A-Za-z+/]*[\d=])[A-Za-z0-9+/]{12,200}={0,2})(?![\w=])"),
     ("uth", rf"uth\w{{0,20}}[\"']?\s?[:=]\s?[\"']?[\w.@-]{{1,60}}:{CHOSEN}"),
     # messages with a one-time code
-    *((word, YOUR_CODE) for word in ("ode ", "ódigo ", "odice ", "код ")),
+    *((word, YOUR_CODE) for word in ("ode", "ódigo", "odice", "код")),
     # files of settings, and keys of known issuers
     ("sername", r"\"username\\?\":\s?\\?\"[^\"]{1,80}\",\s?\\?\"key\\?\":\s?\\?\"([0-9a-f]{32})\\?\""),
     ("Private-", r"Private-Lines: \d{1,3}\r?\n((?:[A-Za-z0-9+/=]{1,80}(?:\r?\n|$)){1,200})"),  # PuTTY
