@@ -325,10 +325,10 @@ def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Itera
             return
     link = VALUE_FIRST.search(text, max(0, at - 16), at) if password else None
     if link:
-        value = text[max(0, link.start() - 60) : link.start()].rpartition(" ")[2].strip("\"'«„“`»”")
-        start = text.rfind(value, 0, link.start())
-        if looks_chosen(value):
-            yield start, start + len(value), SECRET
+        word = text[max(0, link.start() - 60) : link.start()].rpartition(" ")[2].strip("\"'«„“`»”")
+        start = text.rfind(word, 0, link.start())
+        if looks_chosen(word):
+            yield start, start + len(word), SECRET
     insert = INSERT.match(text, end)
     if insert:
         for quoted in QUOTED.finditer(text, *insert.span("values")):
