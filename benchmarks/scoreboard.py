@@ -47,11 +47,17 @@ def met(row: dict[str, Any]) -> bool | None:
     return bool(OPERATORS[sign](row["value"], float(bound)))
 
 
-def number(value: float, unit: str) -> str:
-    """Return a figure with its unit; shares in percent where they are small or whole parts of all."""
-    if unit == "share" and value < 0.1:
+def number(value: float, unit: str, *, percent: bool = False) -> str:
+    """Return a figure with its unit."""
+    if percent:
         return f"{100 * value:.3g} %"
+    unit = unit.removesuffix("s") if value == 1 and len(unit) > 1 else unit
     return f"{value:,.6g}" if unit in ("share", "hmean", "relative") else f"{value:,.6g} {unit}"
+
+
+def in_percent(row: dict[str, Any]) -> bool:
+    """Return whether a row shows its shares in percent, as its value is small."""
+    return bool(row["unit"] == "share" and row["value"] < 0.1)
 
 
 def limit(row: dict[str, Any]) -> str:
@@ -60,7 +66,8 @@ def limit(row: dict[str, Any]) -> str:
         return "-"
     sign, bound = row["limit"].split()
     words = {"<=": "at most", ">=": "at least", "<": "below", ">": "above"}[sign]
-    return number(0, row["unit"]) if row["limit"] == "<= 0" else f"{words} {number(float(bound), row['unit'])}"
+    bound = number(float(bound), row["unit"], percent=in_percent(row))
+    return bound if row["limit"] == "<= 0" else f"{words} {bound}"
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -69,10 +76,14 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     for row in rows:
         peer = row["peer"] or "-"
         if row.get("peer_value") is not None:
-            peer += f": {number(row['peer_value'], row['unit'])}"
+            peer += f": {number(row['peer_value'], row['unit'], percent=in_percent(row))}"
         result = {True: "met", False: "**missed**", None: "-"}[met(row)]
-        cells = [row.get("title") or row["question"], number(row["value"], row["unit"]), limit(row), peer, result]
-        lines.append(f"| {' | '.join(cells)} | `{row['command']}` |")
+        value = number(row["value"], row["unit"], percent=in_percent(row))
+        is_command = row["command"].split()[0] in ("ls", "make", "ocrlab", "python")
+        command = f"`{row['command']}`" if is_command else row["command"]
+        lines.append(
+            f"| {row.get('title') or row['question']} | {value} | {limit(row)} | {peer} | {result} | {command} |"
+        )
     return "\n".join(lines)
 
 

@@ -124,18 +124,20 @@ finally:
 
 
 def shown(page: Path) -> list[str]:
-    """Return the commands of a page, without comments: the lines of its `sh` blocks, and the commands in its tables.
+    """Return the commands of a page, without comments: the lines of its `sh` blocks, and the commands in its text.
 
-    In the README they are the lines that begin with ocrlab. Tables also name commands in general, as `ocrlab run FILE`.
+    In the README they are the lines that begin with ocrlab. Text also names commands in general, as `ocrlab run FILE`.
     """
     text = page.read_text(encoding="utf-8")
     blocks = re.findall(rf"^```{'' if page == README else 'sh'}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines() if line.strip()]
     if page == README:
         lines = [line for line in lines if line.startswith("ocrlab ")]
-    rows = re.findall(r"^\|.*\|$", text, re.MULTILINE) if page.stem != "measured" else []  # benchmarks, of minutes
-    inline = [command for row in rows for command in re.findall(r"`(ocrlab [a-z]+ [^`]+)`", row)]
-    general = re.compile(r"\.\.\.|\b(?!PATH|PID)[A-Z]{3,}\b" if page != README else r"\.\.\.")
+    prose = (
+        re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL) if page.stem != "measured" else ""
+    )  # minutes
+    inline = re.findall(r"`(ocrlab (?:doctor|runs|[a-z]+ [^`]+))`", prose)
+    general = re.compile(r"\.\.\.|--$|" + (r"\bNAME\b" if page == README else r"\b(?!PATH|PID)[A-Z]{3,}\b"))
     lines += [command for command in inline if not general.search(command) and command not in lines]
     return list(dict.fromkeys(re.split(r"\s{2,}#? ?|\s{3,}", line)[0].strip() for line in lines))
 
@@ -259,8 +261,10 @@ def test_links_and_causes_exist(page: Path) -> None:
         assert not place or place in headings(file), f"{page.name} links to {target}#{place}"
     for cause in re.findall(r"--explain ([\w.]+)", text):
         assert cause in catalogue.load().entries, cause
-    for name in re.findall(r"`((?:ocrlab|tests|benchmarks|notebooks)/[\w/]+\.(?:py|toml|ipynb))`", text):
+    for name in re.findall(r"[` ]((?:ocrlab|tests|benchmarks|notebooks)/[\w/]+\.(?:py|toml|ipynb|txt))", text):
         assert (ROOT / name).is_file() or name in ("ocrlab/model/sum.py", "tests/model/test_sum.py"), name
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) <= set(targets)
 
 
 @pytest.mark.parametrize("page", [*PAGES, README], ids=lambda page: page.stem)

@@ -132,7 +132,7 @@ def sentence(result: Fit) -> str:
             "most": f"more than {result.most} was not tried",
             "time": "the time ended before larger batches were tried",
             "slow": f"a training with {result.batch + 1} did not finish in its time",
-            "unverified": "the longer trial was not measured, and memory may go on growing: keep some more free",
+            "unverified": "the longer trial was not measured, and memory may keep growing: leave a larger margin",
             "not measured": "larger batches were not measured, because other processes took the memory",
         }[result.proven]
         return f"batch_size={result.batch} fits: it needs {peak} of {limit}; {why}.{_wanted(result.limit)}"

@@ -63,7 +63,7 @@ REFUSED = {
     "datasets": "Write data=DIR, train_split=NAME, val_split=NAME",
     "logger": _WANDB,
     "wandb": _WANDB,
-    "checkpoint_path": "Write --resume RUN to go on with a run, --checkpoint FILE to evaluate or predict",
+    "checkpoint_path": "Write --resume RUN to continue a run, --checkpoint FILE to evaluate or predict",
     "resume": "Write --resume RUN",
 }
 

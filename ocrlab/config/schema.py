@@ -256,7 +256,7 @@ def load(
     values = flat(config)
     stands = [key for key in preset if key in written and key not in settings and values[key] != preset[key].value]
     if asked and stands:
-        log.warning("hardware=%s: %s sets %s itself, and that stands", asked.value, path, ", ".join(stands))
+        log.warning("hardware=%s: %s sets %s itself, which overrides the preset", asked.value, path, ", ".join(stands))
     return config
 
 
@@ -290,7 +290,7 @@ def _refuse_sharding(settings: Mapping[str, Setting]) -> None:
     strategy = settings.get("trainer.strategy")
     if strategy is not None and str(strategy.value).lower() == "fsdp":
         got, need = f"trainer.strategy=fsdp ({strategy.where})", "trainer.strategy=ddp"
-        do = "Leave it out or set ddp; a run that began with fsdp goes on under ddp once its config.yaml says so"
+        do = "Leave it out or set ddp; a run that began with fsdp continues with ddp if its config.yaml has ddp"
         raise ConfigError("ocrlab no longer trains with FSDP", got=got, need=need, do=do)
 
 

@@ -70,7 +70,7 @@ def load(path: Path) -> dict[str, Any]:
     except Exception as error:  # zip, unpickling and truncation errors share no base class
         got = "a file of torch that is cut off or damaged"
         if isinstance(error, pickle.UnpicklingError):  # whose own words would advise to let the file run code
-            got = "a file that holds more than weights and numbers: reading that could run somebody's code"
+            got = "a file with more than weights and numbers: reading it could run code"
         need = "a whole file written by ocrlab train"
         raise CheckpointError(f"{path} cannot be read as a checkpoint", got=got, need=need) from error
     about = content.get("ocrlab") if isinstance(content, dict) else None

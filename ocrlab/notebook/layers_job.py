@@ -159,7 +159,9 @@ def find_module(model: nn.Module, module: str) -> NamedModule:
 
     matches = select_modules(model, module)
     if len(matches) > 1:
-        raise ConfigError("One module is looked at", got=f"{module}, which is {len(matches)} modules", need="one name")
+        raise ConfigError(
+            "One module can be inspected", got=f"{module}, which is {len(matches)} modules", need="one name"
+        )
     return matches[0]
 
 

@@ -85,7 +85,7 @@ def account(steps: FollowedSteps) -> View:
     shown = [(name, size(count)) for name, count in rows if count]
     total = size(sum(count for _, count in rows))
     finding = f"{100 * steps.share:.0f} % of the high-water mark is accounted for, tensor by tensor"
-    note = "Scratch space is what convolutions use inside themselves: no tensor stands for it."
+    note = "Scratch space is used inside of convolutions: it belongs to no tensor."
     note += f" The high-water mark last rose in {process.where}." if process.where else ""
     note = f"{note} {steps.summary}" if process.cuda else note
     return tables.table(("at the peak", "held"), [*shown, ("all", total)], finding, note, total=True)

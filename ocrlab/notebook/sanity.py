@@ -1,4 +1,4 @@
-"""The sections of the sanity notebook: the checks, one crop with its maps, the page learned by heart, the gradients.
+"""The sections of the sanity notebook: the checks, one crop with its maps, the overfitted page, the gradients.
 
 The checks run in a child, and what it sends back is arrays and words, so that this kernel needs no torch.
 """
@@ -119,11 +119,11 @@ def targets(report: SanityReport) -> View:
 
 
 def learned(report: SanityReport) -> View:
-    """Return the curve of the page that was learned by heart, and its detections."""
+    """Return the curve of the page that was overfitted, and its detections."""
     got = report.learned
     if not got or not got["curve"]:
         why = ": no legible box lies whole in any part of the first pages" if got and np.all(got["ignored"]) else ""
-        return View(heading(f"No page was learned by heart{why}"), f"No page was learned by heart{why}")
+        return View(heading(f"No page was overfitted{why}"), f"No page was overfitted{why}")
     layers = page_images.match_layers(got["polygons"], got["ignored"], got["detections"], got["pairs"], got["counts"])
     count = int((~np.asarray(got["ignored"])).sum())
     text = f"{len(got['pairs'])} of {count} boxes found"
@@ -191,7 +191,7 @@ def gradients(report: SanityReport) -> View:
 
 
 def judge(lab: Lab, report: SanityReport) -> None:
-    """Judge the share of checks that are ok, and the page by heart; checks that only warn make the outcome WARN."""
+    """Judge the share of checks that are ok, and the overfitted page; checks that only warn make the outcome WARN."""
     counted = [check for check in report.checks if check.judgement != "skip"]
     share = sum(check.judgement == "ok" for check in counted) / len(counted) if counted else 0.0
     fails = any(check.judgement == "fail" for check in counted)

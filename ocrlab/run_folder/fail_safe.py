@@ -172,7 +172,7 @@ class InstrumentGuard:
         self.problem = summary(error)
         frames = traceback.extract_tb(error.__traceback__)
         place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-        text = f"{self.name} ended early, the program goes on: {self.problem}{place}"
+        text = f"{self.name} ended early; the program continues: {self.problem}{place}"
         print_message(text, name="ocrlab")
         for log in _logs:
             _append(log, text, error)

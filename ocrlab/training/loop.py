@@ -143,7 +143,7 @@ def fit(
         config = configuration.of_run(resume)
         before, config.trainer.devices = config.trainer.devices, mine.on_node
         if before != mine.on_node and mine.first:
-            change = f"This run had {before} rank(s) on a machine and goes on with {mine.on_node}"
+            change = f"This run had {before} rank(s) on a machine and continues with {mine.on_node}"
             _warn(progress, f"{change}, so each optimiser step sees another number of crops than before")
     slug = config.name or f"{config.encoder}-{config.decoder}"
     with (

@@ -72,7 +72,7 @@ class NonFiniteLosses:
         broken = any(not bool(p.isfinite().all()) for p in weights)
         if mean_over_ranks(self.ranks, [float(broken)])[0]:
             got = f"NaN or infinity in weights at step {step}" if broken else "weights of another rank"
-            do = f"{DO}; go on from an older checkpoint with a smaller optim.lr"
+            do = f"{DO}; continue from an older checkpoint with a smaller optim.lr"
             what = "The weights are not finite any more"
             raise RunError(what, got=f"{got}; {self}", need="a finite loss", do=do)
 

@@ -78,7 +78,7 @@ def test_a_line_of_a_list_is_named_and_left_out(bisect: Callable[..., tuple[int,
     code = "import sys; [line.split()[1] for line in open(sys.argv[1])]"
     status, out, err = bisect("--samples", "list=train.txt", "--", sys.executable, "-S", "-c", code, "{list}")
     assert status == 0
-    assert "is caused by the line 6 (`f.jpg`): it fails without the others; all others pass" in out
+    assert "Caused by the line 6 (`f.jpg`): it fails without the others; all others pass" in out
     assert "Until it is fixed: leave out line 6." in out
     assert "8 lines are halved: up to 7 runs for one" in err
     assert err.count("ocrlab bisect: run ") <= 7

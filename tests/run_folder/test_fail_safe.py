@@ -125,7 +125,7 @@ def test_the_first_error_of_an_instrument_is_printed_with_its_place_and_stops_it
     with contextlib.suppress(KeyboardInterrupt), guard():
         raise KeyboardInterrupt
     stderr = capsys.readouterr().err
-    assert stderr.startswith("ocrlab: a test ended early, the program goes on: ValueError: first (test_fail_safe.py:")
+    assert stderr.startswith("ocrlab: a test ended early; the program continues: ValueError: first (test_fail_safe.py:")
     assert stderr.count("\n") == 1 and stopped == ["first\nof two lines"]
 
 

@@ -64,5 +64,5 @@ class Member:
         except tarfile.TarError:
             recorded = -1
         if recorded != self.size:
-            raise StaleError(0, f"{self.tar} was written anew since its index was made; start again")
+            raise StaleError(0, f"{self.tar} was rewritten after its index was built; start again")
         return data[BLOCK:]

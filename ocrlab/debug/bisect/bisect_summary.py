@@ -92,13 +92,13 @@ def line(number: int, row: dict[str, Any], unit: str = "page") -> str:
 
 def sentence(job: BisectJob, answer: Answer, search: Search, samples: SampleVerdict | None = None) -> str:
     """Return what was found: culprit, evidence, what to set until it is fixed, and how certain that is."""
-    what = job.failure or "the failure"
+    what = job.failure or "Failure"
     because = f": {samples.evidence}" if samples is not None and samples.evidence else ""
     if samples is not None and answer.status == "none":  # the samples alone decide
         others = f", {_whatever(job)}" if job.factors else ""
         if not samples.fix:
             return f"{what}: {samples.culprit}{because}{others}; {len(job.rows)} runs."
-        return f"{what} is caused by {samples.culprit}{because}{others}. Until it is fixed: {samples.fix}."
+        return f"{what}. Caused by {samples.culprit}{because}{others}. Until it is fixed: {samples.fix}."
     text = _factors_text(job, answer, search, samples)
     if samples is None or factors.DATA in _culprits(job, answer):
         return text
@@ -237,7 +237,7 @@ def _row(row: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 def _cause_text(job: BisectJob, answer: Answer, data: SampleVerdict | None) -> str:
     """Return what makes it fail: one factor, several together, or any of several; pages by their names."""
-    what, texts = job.failure or "the failure", []
+    what, texts = job.failure or "Failure", []
     for factor in (job.factors[index] for index in answer.items):
         text = f"{factor.name} ({factor.bad or _empty(factor.good)})"
         if data is not None and factor.name == factors.DATA:
@@ -245,10 +245,10 @@ def _cause_text(job: BisectJob, answer: Answer, data: SampleVerdict | None) -> s
             text += f" ({data.evidence})" if data.evidence else ""
         texts.append(text)
     if len(texts) == 1:
-        return f"{what} is caused by {texts[0]}"
+        return f"{what}. Caused by {texts[0]}"
     if answer.each_alone:
-        return f"{what} is caused by {' and by '.join(texts)}, each alone"
-    return f"{what} is caused by {' and '.join(texts)} together"
+        return f"{what}. Caused by {' and by '.join(texts)}, each alone"
+    return f"{what}. Caused by {' and '.join(texts)} together"
 
 
 def _evidence(job: BisectJob, answer: Answer, search: Search) -> str:

@@ -195,7 +195,7 @@ def explain(name: str, *, signatures: bool = True) -> str:
     entry = catalogue_.entries[name]
     parts = [f"{entry.id}: {entry.title}", "", entry.about, "", "Why, most frequent first"]
     parts += [f"  {number}. {why}" for number, why in enumerate(entry.why, 1)]
-    parts += ["", "The experiment that tells", f"  {entry.experiment}", "", "Fix", f"  {entry.fix}"]
+    parts += ["", "The experiment that decides", f"  {entry.experiment}", "", "Fix", f"  {entry.fix}"]
     parts += [f"  {form.fix}    (where a line has: {form.line.pattern})" for form in entry.forms]
     parts += ["", "Looks the same"] + [f"  {other}: {catalogue_.entries[other].title}" for other in entry.otherwise]
     for guide in (catalogue_.guides[guide] for guide in entry.guides):

@@ -254,7 +254,7 @@ def _end_hits(incident: Incident) -> list[Hit]:
     if ended_by == "user":
         return [_measured("ext.signal", "Ctrl-C reached the watcher")]
     if ended_by == "outside" and signal:
-        return [_measured("ext.signal", f"{signal} was sent by somebody else, through the watcher")]
+        return [_measured("ext.signal", f"{signal} was sent by another process, through the watcher")]
     if not signal or ended_by == "limit":
         return []
     text = f"the process died of {signal}"

@@ -84,7 +84,7 @@ def _own_error(verdict: Verdict, incident: Incident, failure: failures.Failure) 
     """Return the verdict with the program's own error as its cause, if that is what ended the program."""
     own = [text for text in verdict.missing if text.startswith((next_steps.OWN, next_steps.UNEXPLAINED))]
     if incident.facts.get("silent") or not any(failure.type.rpartition(".")[2] in text for text in own):
-        return verdict  # the program went on after it, or it is the consequence of an error that was hidden
+        return verdict  # the program continued after it, or it is the consequence of an error that was hidden
     first = failure.message.partition("\n")[0]
     lines = [
         Evidence(name, number, text.strip())

@@ -266,7 +266,7 @@ def name_rank(verdict: Verdict, failed: FailedRank | None, incident: Incident) -
         return re.sub(r"\b(?:process|rank) (\d+)", rank_of, text)
 
     if failed.vanished:
-        asks = f"how rank {failed.rank} ended: what its launcher has printed tells the signal or the exit code"
+        asks = f"how rank {failed.rank} ended: the output of its launcher shows the signal or the exit code"
         verdict = replace(verdict, missing=[f"{asks} (`ocrlab watch -- torchrun ...` keeps it)", *verdict.missing])
     if not verdict.causes:
         missing = [thing for thing in verdict.missing if not (failed.error and thing.startswith(NOTHING))]

@@ -234,12 +234,12 @@ def _fewer_workers(run: OomRun) -> tuple[str, ...]:
 
 
 QUESTIONS = (
-    "asked against what there was",
-    "who else holds the memory",
-    "in pieces",
-    "grows step by step",
-    "validation or the worst page",
-    "outside the cache, pinned, shared, limits",
+    "request and free memory",
+    "memory of other processes",
+    "fragmentation",
+    "growth from step to step",
+    "validation or the largest page",
+    "outside torch's cache: pinned, shared, limits",
     "what fits instead",
 )
 FULL = 64 << 20  # bytes left in /dev/shm: less is full
@@ -281,9 +281,9 @@ def _asked(run: OomRun) -> Check:
         return _check(1, "fail", observed, run.refused_at, cause=cause)
     peak, limit = run.facts.get("memory_peak_bytes"), run.limit
     if peak and limit:
-        observed = f"{size_text(peak)} at the highest, {size_text(limit)} allowed"
+        observed = f"peak of {size_text(peak)}, {size_text(limit)} allowed"
         return _check(1, "fail" if peak >= 0.9 * limit else "ok", observed, "facts.json")
-    return _check(1, "skip", "no message with numbers, no figures of the watcher")
+    return _check(1, "skip", "no message with numbers, and no measurement of `ocrlab watch`")
 
 
 def _others(run: OomRun) -> Check:
@@ -298,7 +298,7 @@ def _others(run: OomRun) -> Check:
     if message is not None and message.total and message.free is not None and message.ours is not None:
         others = message.foreign or 0
         who = ", ".join(f"process {pid} {size_text(size)}" for pid, size in (message.others or {}).items()) or names
-        observed = f"{size_text(others)} of {size_text(message.total)} are neither free nor ours"
+        observed = f"{size_text(others)} of {size_text(message.total)} are neither free nor in this process"
         observed += f": {who}" if who else ""
         if run.speaks_for("gpumem.foreign"):
             return _check(2, "fail", observed, run.message_at, cause="gpumem.foreign")
@@ -306,16 +306,16 @@ def _others(run: OomRun) -> Check:
     if names:
         return _check(2, "warn", f"on the card at the failure: {names}", "facts.json", cause="gpumem.foreign")
     if run.cards:
-        return _check(2, "ok", "nobody else was on the card at the failure", "facts.json")
+        return _check(2, "ok", "no other process was on the card at the failure", "facts.json")
     if killed_in_group(run) or run.cause.startswith("host."):
-        return _check(2, "skip", "host memory: the control group or the machine is shared by all in it")
-    return _check(2, "skip", "the message does not say; `ocrlab memory watch` shows who holds it now")
+        return _check(2, "skip", "host memory: all processes of the control group or machine share it")
+    return _check(2, "skip", "not in the message; `ocrlab memory watch` shows the processes that use it now")
 
 
 def _pieces(run: OomRun) -> Check:
     message = run.message
     if message is None or message.unallocated is None or message.request is None:
-        return _check(3, "skip", "no figure of reserved but unallocated memory")
+        return _check(3, "skip", "the message does not name reserved but unallocated memory")
     idle, request = size_text(message.unallocated), size_text(message.request)
     observed = f"{idle} reserved but unallocated against a request of {request}"
     if run.speaks_for("gpumem.fragmentation"):
@@ -329,7 +329,9 @@ def _grows(run: OomRun) -> Check:
     if run.leak is not None:
         return _check(4, "fail", run.leak.text, run.leak, cause="gpumem.leak")
     if not run.grown:
-        return _check(4, "skip", "no figures of memory over time (recorder.on=true, or run it under `ocrlab watch`)")
+        return _check(
+            4, "skip", "no measurements of memory over time (recorder.on=true, or run it under `ocrlab watch`)"
+        )
     series, grown = run.steep or run.grown[0]
     points = f"{grown.points} points of {series.what}"
     rate, low, high, rise = (size_text(int(value)) for value in (grown.rate, grown.low, grown.high, grown.rise))
@@ -338,10 +340,10 @@ def _grows(run: OomRun) -> Check:
         cause = "gpumem.leak" if series.where == "gpu" else "host.oom_kill"
         return _check(4, "fail", f"{observed}{rise} in all", series.source, cause=cause)
     if grown.grows:
-        observed = f"+{rate} a {series.unit} while it started, as every program does: {points}"
+        observed = f"+{rate} a {series.unit} during the start, as in every program: {points}"
         return _check(4, "warn", observed, series.source)
     highest = size_text(int(max(series.values)))
-    return _check(4, "ok", f"it does not grow: {points}, {highest} at the highest", series.source)
+    return _check(4, "ok", f"it does not grow: {points}, peak of {highest}", series.source)
 
 
 def _phase(run: OomRun) -> Check:
@@ -356,7 +358,7 @@ def _phase(run: OomRun) -> Check:
         return _check(5, judgement, f"it ended in {run.phase}{at}{first}{named}", run.phase_at)
     if place := run.place:
         return _check(5, "ok", f"not in validation; the allocation is at {place} `{place.text}`")
-    return _check(5, "skip", "nothing says in which phase or with which page it ended")
+    return _check(5, "skip", "phase and page at the failure are unknown")
 
 
 def _outside(run: OomRun) -> Check:
@@ -373,7 +375,9 @@ def _outside(run: OomRun) -> Check:
         observed = f"the control group's oom_kill counter grew by {facts['oom_kills']}"
         return _check(6, "fail", observed, "facts.json", cause="host.oom_kill")
     if killed_in_group(run):
-        return _check(6, "fail", "the kernel killed in the control group", run.verdict.causes[0].evidence[0].file)
+        return _check(
+            6, "fail", "the kernel killed a process of the control group", run.verdict.causes[0].evidence[0].file
+        )
     if address:
         observed = f"ulimit -v allows {size_text(address)} of address space"
         return _check(6, "fail" if run.cause == "host.alloc_fail" else "warn", observed, "facts.json")
@@ -386,23 +390,23 @@ def _outside(run: OomRun) -> Check:
     if left is not None:
         observed = f"{size_text(left)} are left in /dev/shm; no kill was counted"
         return _check(6, "warn" if left < FULL else "ok", observed, "facts.json")
-    return _check(6, "skip", "nothing was measured from outside (run it under `ocrlab watch`)")
+    return _check(6, "skip", "not measured: run it under `ocrlab watch`")
 
 
 def _instead(kind: OomKind, remedy: Remedy) -> Check:
     if not kind.kind:
-        return _check(7, "skip", "nothing says that memory ran out")
+        return _check(7, "skip", "no sign that memory ran out")
     if remedy.line:
         return _check(7, "ok", "; ".join(filter(None, (remedy.line, remedy.do))))
-    return _check(7, "warn", remedy.do or "nothing is known to fit", do="ocrlab memory fit measures what fits")
+    return _check(7, "warn", remedy.do or "no known setting fits", do="ocrlab memory fit measures what fits")
 
 
 PHRASES = {
     "capacity": "a step that is too large for the card",
     "fragmentation": "fragmentation",
-    "another process": "what another process holds",
+    "another process": "the memory of another process",
     "leak": "a leak",
-    "outside the cache": "what is allocated outside torch's cache",
+    "outside the cache": "allocations outside torch's cache",
     "pinned memory": "pinned host memory",
     "WSL limit": "a limit of WSL",
     "absurd size": "one request of an absurd size",
@@ -415,7 +419,7 @@ PHRASES = {
 
 @dataclass
 class OomAnswer:
-    """The answer: the disease, the seven checks, what to set, one sentence."""
+    """The answer: the kind of failure, the seven checks, what to set, one sentence."""
 
     kind: OomKind
     checks: list[Check]
@@ -452,7 +456,7 @@ def sentence(run: oom_inputs.OomRun, kind: OomKind, proposed: Remedy) -> str:
     """Return the answer in one sentence, with the remedy as a line of settings."""
     if not kind.kind:
         if not run.verdict.causes:
-            return "Nothing says that memory ran out, and nothing else explains the failure."
+            return "There is no sign that memory ran out, and no other cause was found."
         first, *others = run.verdict.causes
         answer = f"It did not run out of memory as far as can be seen: {first.id} ({first.confidence:.2f})"
         also = [cause for cause in others if cause.id.startswith(oom_inputs.MEMORY)]

@@ -37,7 +37,7 @@ class Recording:
             except Exception as error:
                 if worker_ended(error):
                     raise
-                report(error, "not started, training goes on")
+                report(error, "not started; training continues")
 
     def give_up(self, error: Exception) -> None:
         """Switch the recording off; a replay fails by the error."""
@@ -46,7 +46,7 @@ class Recording:
         if self.step_recorder is not None:
             self.step_recorder.give_up(error)
         else:
-            report(error, "off for the rest of this run, training goes on")
+            report(error, "off for the rest of this run; training continues")
 
     def _hook_steps(self, optimizers: Iterable[Any]) -> None:
         """Record each step of some optimizers; one without such hooks is left alone."""

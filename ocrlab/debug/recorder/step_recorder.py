@@ -348,7 +348,7 @@ class StepRecorder:
             entry.stop()
         if is_device_error(error):
             print_message("the CUDA context is dead since an error of the program: recording stops here")
-        report(error, "off for the rest of this run, training goes on", self.folder)
+        report(error, "off for the rest of this run; training continues", self.folder)
 
 
 def disable_in_fork() -> None:

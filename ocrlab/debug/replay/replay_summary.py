@@ -286,7 +286,7 @@ def _place(fault: Mapping[str, Any]) -> str:
 def _what(fault: Mapping[str, Any]) -> list[str]:
     """Return what went wrong there."""
     kind = fault.get("kind")
-    went_on = ["the program went on after it"] if fault.get("swallowed") else []
+    went_on = ["the program continued after it"] if fault.get("swallowed") else []
     if fault.get("report"):
         return [tool_reports.reports_text(fault["report"])]
     if kind == "nonfinite":
@@ -421,7 +421,7 @@ def agreement(results: Sequence[TrialResult]) -> str:
     if not count or not _equal(results):
         return ""
     losses = f"all {count} losses" if count > 1 else "the loss"
-    return f"up to there {losses} equal{'' if count > 1 else 's'} the recording, bit for bit"
+    return f"up to the failure, {losses} equal{'' if count > 1 else 's'} the recording, bit for bit"
 
 
 def short(text: str) -> str:

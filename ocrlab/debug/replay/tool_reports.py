@@ -64,7 +64,7 @@ def with_log_file(variant: Variant, place: Path) -> Variant:
 
 
 def add_reports(result: TrialResult, place: Path, folders: Sequence[Path] = ()) -> TrialResult:
-    """Take into a result what the tool has reported. A report is a fault, also where the program went on after it; a
+    """Take into a result what the tool has reported. A report is a fault, also where the program continued after it; a
     tool that did not run says nothing. The program's own files are looked for in `folders`.
     """
     if result.variant.name != variants.MEMCHECK.name:

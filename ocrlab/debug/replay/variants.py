@@ -37,7 +37,7 @@ class Variant:
 
 
 TIMING = "it depends on timing"
-TRACED = Variant("traced", "when every operator is looked at", {"trace": True}, remark=TIMING)
+TRACED = Variant("traced", "when every operator is traced", {"trace": True}, remark=TIMING)
 AS_IT_WAS = Variant("as it was", "as the program was")
 VALIDATION = Variant(
     "whole validation", "", {"trace": True, "validate": 0}, remark="it was there before the validation"

@@ -134,7 +134,7 @@ class WatchedRun:
                 return
             self.silent_since = quiet.since
             self.verdict, self.suspected = self._explain("hung" if quiet.has_heartbeat else "suspected")
-            self._write_summary(f"{what}; the program goes on", self.verdict, self.suspected)
+            self._write_summary(f"{what}; the program continues", self.verdict, self.suspected)
 
     def before_stop(self) -> None:
         """Take the stacks of a program that has stood still, before it gets a signal: afterwards nobody can."""
@@ -268,7 +268,7 @@ class WatchedRun:
 
     def _withdraw_suspicion(self) -> None:
         quiet = self.session.quiet
-        what = "it went on to its end" if self.session.child.code == 0 else "it has ended"
+        what = "it continued to its end" if self.session.child.code == 0 else "it has ended"
         if self._has_moved():
             self.stacks = {}
             what = f"it moves again ({quiet.what}) after {quiet.since - self.silent_since:.0f} s"

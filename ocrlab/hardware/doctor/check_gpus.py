@@ -69,7 +69,7 @@ CUINIT_ERRORS = {
         "sudo systemctl restart nvidia-fabricmanager; systemctl status nvidia-fabricmanager"),
     803: CuinitError("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
         "kernel module and libcuda are of different versions, mostly after an update without a reboot",
-        "sudo reboot; in a container: the host's driver changed, so start the container anew"),
+        "sudo reboot; in a container: the host's driver changed, so restart the container"),
     804: CuinitError("CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
         "the cuda-compat libcuda was loaded, which only works on data-centre GPUs",
         "take the compat/ folder out of LD_LIBRARY_PATH: unset LD_LIBRARY_PATH; or update the driver"),
@@ -382,8 +382,8 @@ def judge_log(answer: Answer, facts: Facts) -> Iterator[Check]:
         yield judged("kernel log: Xid", observed, "no Xid", do, cause)
     if traps:
         last = traps[-1]
-        observed = f"{len(traps)} illegal instructions in the last day; the last: {last.name} in {last.library}"
-        do = f"reinstall what brings {last.library}; dmesg | grep 'invalid opcode'"
+        observed = f"illegal instructions in the last day: {len(traps)}; the last: {last.name} in {last.library}"
+        do = f"reinstall the package of {last.library}; dmesg | grep 'invalid opcode'"
         yield warn("kernel log: SIGILL", observed, "no illegal instruction", do, "build.cpu_isa")
     if killed:
         resident = re.search(r"anon-rss:(\d+)kB", killed[-1].text)

@@ -74,7 +74,7 @@ def judge_dispatch(capability: str | None, flags: set[str], answer: dict[str, An
     if not capability:
         return skip("dispatched kernels", "torch did not say, see step 2")
     flag = DISPATCHES.get(capability)
-    observed = f"torch uses its {capability} kernels (chosen at run time: this says nothing of how it was compiled)"
+    observed = f"torch uses its {capability} kernels (chosen at run time, whatever it was compiled for)"
     lacks = bool(flag and flags) and flag not in flags and answer["machine"] == "x86_64"
     observed += f", but this processor lacks {flag}" if lacks else ""
     need, do = f"a processor with {flag}", "unset ATEN_CPU_CAPABILITY"

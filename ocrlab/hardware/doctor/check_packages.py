@@ -116,7 +116,7 @@ def judge_packages(answer: Answer, python: str) -> Iterator[Check]:
 
 def judge_interpreter(python: dict[str, Any]) -> Check:
     """Judge the interpreter itself."""
-    kind = "its own environment" if python["environment"] else "the system's Python"
+    kind = "in a virtual environment" if python["environment"] else "the system's Python"
     observed = f"{python['implementation']} {python['version']}, {python['bits']} bit, {python['machine']}, {kind}"
     variables = python["variables"]
     if python["bits"] != 64 or python["implementation"] != "CPython":

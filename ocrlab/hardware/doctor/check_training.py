@@ -146,14 +146,16 @@ def judge_rungs(label: str, answer: Answer) -> Iterator[Check]:
     done = [rung for rung in rungs if rung["ok"]]
     first = next((rung for rung in rungs if not rung["ok"]), None)
     if not rungs:
-        yield fail(label, "no rung was climbed", "an allocation", "ocrlab doctor")
+        yield fail(label, "no operation ran", "an allocation", "ocrlab doctor")
     elif first is None:
         took = f"in {sum(rung['seconds'] for rung in rungs):.1f} s"
-        yield ok(label, f"{len(done)} of {len(rungs)} rungs, to a convolution step in fp32 and bf16, {took}")
+        yield ok(
+            label, f"{len(done)} of {len(rungs)} operations right, up to a convolution step in fp32 and bf16, {took}"
+        )
     else:
         error = first["error"]
         cause, do = next((cause, do) for pattern, cause, do in RUNG_CAUSES if re.search(pattern, error))
-        observed = f"fails at {first['rung']}: {error.splitlines()[0]}; before it {len(done)} rungs were climbed"
+        observed = f"fails at {first['rung']}: {error.splitlines()[0]}; {len(done)} operations before it were right"
         observed += f". Note: {SURFACED}" if "CUDA error" in error else ""
         yield fail(label, observed, "every result is the CPU's", do, None if label.endswith("CPU") else cause)
 

@@ -9,18 +9,18 @@ import re
 from signal import Signals
 
 MEANINGS = {
-    "SIGABRT": "a library gave up by itself: abort(), a C++ exception that nobody caught, or a failed check",
+    "SIGABRT": "a library ended the process: abort(), a C++ exception that nobody caught, or a failed check",
     "SIGBUS": "memory that was mapped is not there: /dev/shm is full, or a mapped file was cut",
     "SIGFPE": "an arithmetic fault in native code, mostly a whole number divided by zero",
     "SIGHUP": "the terminal or the session was closed",
     "SIGILL": "the CPU does not know an instruction that the program was built with",
     "SIGINT": "it was interrupted, as by Ctrl-C",
-    "SIGKILL": "it was killed from outside: the kernel when memory ran out, a scheduler, or somebody",
-    "SIGPIPE": "it wrote to a pipe that nobody reads any more",
+    "SIGKILL": "it was killed from outside: the kernel when memory ran out, a scheduler, or a user",
+    "SIGPIPE": "it wrote to a pipe whose reader has ended",
     "SIGQUIT": "it was asked to quit and dump its core, as by Ctrl-\\",
     "SIGSEGV": "native code touched memory that does not belong to it",
     "SIGSYS": "a system call that this machine or container forbids",
-    "SIGTERM": "it was asked to end: by a scheduler, a service manager, or somebody",
+    "SIGTERM": "it was asked to end: by a scheduler, a service manager, or a user",
     "SIGTRAP": "a breakpoint, or a check in native code that failed",
     "SIGXCPU": "it used more CPU time than its limit",
     "SIGXFSZ": "it wrote a larger file than its limit",

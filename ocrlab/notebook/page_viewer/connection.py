@@ -156,7 +156,7 @@ class Link:
         self.child.kill()
         if silent or not isinstance(self.child.ending, Ended):
             what = f"The detector gave no answer for {seconds:g} s and was ended" if seconds else "The detector is gone"
-            return RunError(what, do="Choose the page again to start it anew; the kernel is well")
+            return RunError(what, do="Choose the page again to restart it; the kernel is unharmed")
         return child_runner.ChildFailed(self.child.ending)
 
 

@@ -105,7 +105,7 @@ def summary(sources: Sources) -> list[Block]:
     rows += [["when", when(sources)], ["how far", how_far(sources)]]
     rows.append(["fingerprint", f"{code(sources.failure.id)}, the same for the same failure elsewhere"])
     if sources.kind in ("run", "notebook"):
-        rows.append(["left in", code(sources.path.name)])
+        rows.append(["run folder", code(sources.path.name)])
     judged = sources.verdict.status != "log" or sources.verdict.causes
     explanation = next((cause.explanation for cause in sources.verdict.causes[:1] if cause.explanation), None)
     explained: list[Block] = [ticked(explanation)] if judged and explanation else []
@@ -121,7 +121,7 @@ def environment(sources: Sources) -> list[Block]:
     origin = "Recorded by the run when it started."
     if not recorded and sources.own:
         recorded = host.environment()
-        origin = "The run recorded nothing. This is the same machine, when this report was written."
+        origin = "The run recorded no environment. These are the facts of this machine when the report was written."
         origin += " The packages are those of the Python that wrote it, and may differ from the program's."
     if not recorded and not facts:
         return ["Unknown: nothing was recorded, and nothing proves that you recorded it on this machine."]
@@ -143,7 +143,7 @@ def environment(sources: Sources) -> list[Block]:
         "cores (physical)": cores,
         "CPU flags": " ".join(fitting(recorded.get("cpu_flags"), [str]) or facts.get("cpu_flags") or ()),
         "memory": _size(recorded.get("memory_bytes") or facts.get("memory_limit_bytes")),
-        "most memory it used": _size(facts.get("memory_peak_bytes")),
+        "peak memory": _size(facts.get("memory_peak_bytes")),
         "/dev/shm": _size(recorded.get("shm_bytes") or facts.get("shm_free_bytes")),
         "free disk at the end": _size(facts.get("disk_free_bytes")),
         "open files allowed": facts.get("fd_limit"),

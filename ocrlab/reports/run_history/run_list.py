@@ -110,7 +110,7 @@ def read(path: str) -> Run | None:
     if not state:
         if "flight" in names and names & PARTS <= {"flight", "incident"} and (begun := _recorded(path)) is not None:
             lost = _lost_loss(path)
-            why = lost or "a flight record alone: nothing says how it ended, ocrlab replay tells more"
+            why = lost or "only a flight record: how it ended is unknown; ocrlab replay shows more"
             status = "diverged" if lost else "recorded"
             return Run(path, name, status, started=begun, why=why, problem="it has no config.yaml")
         if names & PARTS:

@@ -1,4 +1,4 @@
-"""Whether the network does what training and prediction take it for, and whether it can learn one page by heart.
+"""Whether the network does what training and prediction take it for, and whether it can overfit one page.
 
 Shapes: B batch, H W input pixels, N polygons.
 """
@@ -33,7 +33,7 @@ SAME_MAP = 1e-3  # largest difference of a probability between the path of train
 HALF_LOSS, HALF_ANGLE = 0.02, 0.5
 DEEPEST, FEW = 32, 32  # stride of the deepest maps; values of a channel below which bf16 turns a sound gradient more
 CARD_LOSS, CARD_ANGLE = 1e-3, 0.999  # GPU against CPU, both fp32 (TF32 off)
-SIDE, STEPS, EVERY = 256, 240, 10  # of the page that is learned by heart: pixels, steps at most, steps between looks
+SIDE, STEPS, EVERY = 256, 240, 10  # of the page that is overfitted: pixels, most steps, steps between validations
 RATE, CLIP = 2e-3, 5.0
 LEGIBLE = 8  # pixels; the short side of a box that such a small part of a page can teach
 ENOUGH, MOST = 12, 30  # boxes on it
@@ -43,7 +43,7 @@ Progress = Callable[[dict[str, Any]], None]
 
 @dataclass
 class LearnedPage:
-    """A part of a page (H, W, 3) that was learned by heart: what is on it, what was found, and the way there."""
+    """A part of a page (H, W, 3) that was overfitted: its text, the detections, and the curve."""
 
     page: str = ""
     canvas: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, 0, 3), np.uint8))
@@ -201,7 +201,7 @@ def legible(sample: Sample, corners: NDArray[np.float64], scale: float) -> NDArr
 def learn(
     make: Callable[[], nn.Module], loss: Loss, samples: Sequence[Sample], config: Config, progress: Progress
 ) -> LearnedPage:
-    """Learn a part of one page by heart, until everything on it is found or 240 steps are done.
+    """Overfit a part of one page, until all of its text is found or 240 steps are done.
 
     Where no box on it counts nothing is learned: that all of nothing was found would say nothing.
     """
@@ -256,9 +256,9 @@ def by_heart(learned: LearnedPage, seconds: float) -> Check:
     """Judge whether everything on the part of a page is found."""
     count = int((~learned.ignored).sum())
     if not count:
-        return Check("one page by heart", "skip", "no legible box lies whole in any part of the first pages", "one")
+        return Check("one page overfitted", "skip", "no legible box lies whole in any part of the first pages", "one")
     steps = len(learned.curve)
     result = f"hmean@0.5 {learned.hmean:.3f} over {count} boxes after {steps} steps, {seconds:.0f} s"
     do = "Look at the found polygons: what one page cannot teach, no data will"
     good, near = learned.hmean == 1.0, learned.hmean >= 0.9
-    return make_check("one page by heart", good, result, f"1.0 within {STEPS} steps", do, warn=near)
+    return make_check("one page overfitted", good, result, f"1.0 within {STEPS} steps", do, warn=near)

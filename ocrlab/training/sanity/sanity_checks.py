@@ -144,7 +144,7 @@ def _contract(subject: Subject) -> Iterator[Check]:
         worst, looks = (wrong or findings)[0], len(findings) - len(wrong)
         result += f"; {looks} more to look at" if looks else ""
         result += f"; first {worst.rule} at {worst.where}: {shorten(worst.got, LONGEST, placeholder=' …')}"
-    do = "Each finding stands below the checks, with what to do"
+    do = "Each finding is below the checks, with its fix"
     yield make_check("contract of a step", not findings, result, "none", do, warn=not wrong)
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]
     bad = [f for f in findings if f.rule.startswith(("gradient.", "backward.", "loss."))]
@@ -205,7 +205,7 @@ def _data(subject: Subject) -> Iterator[Check]:
 
 
 def _by_heart(subject: Subject) -> Iterator[Check]:
-    """One page learned by heart."""
+    """One page, overfitted."""
     began = time.perf_counter()
     learned = model_checks.learn(subject.model, subject.loss, subject.samples, subject.config, subject.progress)
     subject.report.learned = learned

@@ -234,7 +234,7 @@ class Tracker:
         self._end()
         self.launch(self.folder, {**self._first, "mode": "offline"})
         self._out += self._sent
-        self.warn(f"online tracking failed, it goes on offline ({why}); send it later: {self._command()}")
+        self.warn(f"online tracking failed; it continues offline ({why}); send it later: {self._command()}")
         self._pump()
 
     def _command(self) -> str:
@@ -246,7 +246,7 @@ class Tracker:
     def _give_up(self, why: str) -> None:
         later = f"; what it has is kept, send it later: {self._command()}" if self._sync else ""
         why = "; ".join([why, *self._troubles])
-        self.warn(f"tracking is off for the rest of this run: {why}{later}; training goes on")
+        self.warn(f"tracking is off for the rest of this run: {why}{later}; training continues")
         self._end()
 
     def _end(self) -> None:

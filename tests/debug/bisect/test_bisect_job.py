@@ -47,7 +47,7 @@ def test_a_single_culprit_gives_a_sentence_and_a_record(tmp_path: Path) -> None:
     assert named(job, answer) == {"b"}
     assert job.used <= 4
     text = bisect_summary.sentence(job, answer, runs)
-    assert text.startswith("KeyError: 'no page 17' is caused by b (1): ")
+    assert text.startswith("KeyError: 'no page 17'. Caused by b (1): ")
     assert "Until it is fixed: b=0." in text
     record = bisect_summary.record(job, answer, runs)
     assert record["culprits"] == ["b"]
@@ -113,7 +113,7 @@ def test_pages_are_halved_by_name(tmp_path: Path) -> None:
     names = [f"page_{index}" for index in range(8)]
     record = bisect_summary.record(job, answer, runs, culprits, names)
     assert (
-        "is caused by the page page_5 (it fails without the others; all others pass): 1 of 1 run with it failed"
+        "Caused by the page page_5 (it fails without the others; all others pass): 1 of 1 run with it failed"
         in record["sentence"]
     )
     assert "Until it is fixed: leave out page page_5." in record["sentence"]

@@ -96,4 +96,4 @@ def test_an_error_in_the_hooks_of_a_loader_leaves_its_batches(
             with loader_watch.watch(source) as watch:
                 assert [batch.tolist() for batch in source] == [[0, 1, 2, 3], [4, 5, 6, 7]]
         assert watch.guard.problem.startswith("TypeError") and len(watch.steps()) == 2 - bool(watch.guard.problem) * 2
-        assert capsys.readouterr().err.count("loader.watch ended early, the program goes on: TypeError") == 1
+        assert capsys.readouterr().err.count("loader.watch ended early; the program continues: TypeError") == 1

@@ -210,7 +210,7 @@ def test_a_loader_may_train_and_validate(tmp_path):
 def test_a_validation_is_the_same_without_a_record(tmp_path, capsys):
     (tmp_path / "flight").write_text("in the way")
     scanned(tmp_path, inside=True, same=True)
-    assert "not started, training goes on" in capsys.readouterr().err
+    assert "not started; training continues" in capsys.readouterr().err
 
 
 def test_a_dead_worker_is_reported_with_its_sample(tmp_path, monkeypatch):

@@ -49,7 +49,7 @@ def test_an_error_of_the_recorder_is_in_a_private_log_and_the_training_goes_on(t
     assert text.count("KeyError: 'of the recorder'") == 2 and "Traceback" in text and "in broken" in text
     stderr_lines = [line for line in capsys.readouterr().err.splitlines() if "off for the rest" in line]
     assert stderr_lines == [
-        "ocrlab: flight recorder: off for the rest of this run, training goes on: KeyError: 'of the recorder'"
+        "ocrlab: flight recorder: off for the rest of this run; training continues: KeyError: 'of the recorder'"
     ]
 
 

@@ -165,4 +165,4 @@ def test_a_sticky_error_that_a_loop_swallows_is_the_fault_of_the_step_that_had_i
     fault = answer.record["fault"]
     assert (fault["step"], fault["path"], fault["kind"]) == (3, "1", "exception")
     assert fault["swallowed"] and fault["names"] == ["sample 1 of the batch"]
-    assert "device-side assert triggered; the program went on after it; " in answer.sentence
+    assert "device-side assert triggered; the program continued after it; " in answer.sentence

@@ -34,7 +34,7 @@ def test_a_suspicion_is_taken_back_when_it_moves(started, tmp_path):
     os.mkfifo(tmp_path / "gate")
     code = "print('begin', flush=True)\nopen('gate').read()\nprint('end')"
     with started(code, "--silence", "1", stderr=subprocess.PIPE, text=True) as watcher:
-        assert "the program goes on" in watcher.stderr.readline()
+        assert "the program continues" in watcher.stderr.readline()
         (tmp_path / "gate").write_text("open")  # it continues once its silence was reported, however long that took
         out, errors = watcher.communicate(timeout=60)
     assert (watcher.returncode, out) == (0, "begin\nend\n")
@@ -56,7 +56,7 @@ COUNTS = "n = 0\nwhile True: n += 1"
 )
 def test_who_ends_what_hangs_leaves_the_report_of_the_hang(code, number, status, sure, started, tmp_path):
     with started(code, "--silence", "2", stderr=subprocess.PIPE, text=True) as watcher:
-        assert "the program goes on" in watcher.stderr.readline()
+        assert "the program continues" in watcher.stderr.readline()
         watcher.send_signal(number)
         errors = watcher.stderr.read()
         assert watcher.wait(20) == status
@@ -117,7 +117,7 @@ def test_a_program_that_uses_the_cpu_is_busy_and_a_suspicion_at_most(code, line,
     done = watched([sys.executable, "-u", "loop.py"], "--silence", "2", "--timeout", "6")
     first = done.err.partition("time limit of")[0]
     assert re.search(rf"cause    busy at \S*loop\.py:{line} for \d+ s", first), done.err
-    assert "the program goes on" in first
+    assert "the program continues" in first
     (best, *others) = done.verdict["causes"]
     assert (best["id"], best["confidence"] <= 0.45, others) == ("hang.deadlock", True, [])
     assert "deadlock or" not in (done.folder / "incident" / "verdict.md").read_text()

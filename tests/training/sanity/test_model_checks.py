@@ -147,7 +147,7 @@ def scaled(factor: float) -> Any:
 def test_a_single_page_is_learned_by_heart(config: Config) -> None:
     events: list[dict[str, Any]] = []
     report = sanity_checks.check(configs.apply(config, {"width": 64}), only=["by_heart"], progress=events.append)
-    assert words(report.checks) == {"one page by heart": "ok"}, str(report)
+    assert words(report.checks) == {"one page overfitted": "ok"}, str(report)
     assert report.learned is not None and report.learned.hmean == 1.0
     assert len(report.learned.detections) >= int((~report.learned.ignored).sum()) >= 8
     assert events[-1]["kind"] == "end" and events[-2]["hmean@0.5"] == 1.0

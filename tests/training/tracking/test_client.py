@@ -112,7 +112,7 @@ def test_an_import_that_hangs_costs_a_single_deadline_and_a_single_line(fake, ca
     assert time.monotonic() - before < 12
     stderr = capfd.readouterr().err
     assert stderr.count("\n") == 1
-    assert "not finished after 3 s; training goes on" in stderr
+    assert "not finished after 3 s; training continues" in stderr
     assert child is not None
     assert child.returncode == -signal.SIGKILL
 
@@ -143,7 +143,7 @@ def test_online_that_fails_goes_on_offline_with_a_single_line(fake, capfd) -> No
     assert sent_record(folder)["rows"] == [[1, {"loss": 1.0}]]
     stderr = capfd.readouterr().err
     assert stderr.count("\n") == 1
-    assert "goes on offline (ConnectionError: unreachable); send it later: cd " in stderr
+    assert "continues offline (ConnectionError: unreachable); send it later: cd " in stderr
 
 
 def test_an_online_start_that_hangs_begins_again_offline_and_nothing_is_lost(fake, capfd) -> None:  # type: ignore[no-untyped-def]

@@ -158,7 +158,7 @@ def test_a_server_in_trouble_costs_a_line_and_the_run_stays(
     assert slowest < 0.1
     assert waited < 46
     assert stderr.count("\n") == 1
-    assert "goes on offline" in stderr
+    assert "continues offline" in stderr
     [record] = (run / "wandb").glob("offline-run-*/*.wandb")
     assert b"last_0.9000" in record.read_bytes()
     server.trouble = None

@@ -81,7 +81,7 @@ def _meaning(ratio: float, used: float | None) -> str:
     """Say what a ratio means; the share of used bytes tells wide loads (float4: 16 sectors) from scattered ones."""
     share = f" ({used:.0f} % of the bytes are used)" if used is not None else ""
     if used is not None and used >= 90 and ratio > IDEAL:
-        return f"coalesced: wide elements, nothing is fetched in vain{share}."
+        return f"coalesced: wide elements, no byte is fetched without use{share}."
     if ratio <= IDEAL * 1.1:
         need = "4 is what 32 threads with neighbouring 4-byte elements need, less is shared addresses"
         return f"coalesced{share}: {need}."

@@ -337,7 +337,7 @@ def graph_used_twice(fact: Fact, failure: Failure) -> Explanation | None:
         return Explanation(text, f"Compute `{variable}` inside of the loop, or `.detach()` it if it should not train.")
     return Explanation(
         text,
-        "Compute everything that the loss depends on anew in each iteration; `.detach()` what is carried over from "
+        "Compute everything that the loss depends on again in each iteration; `.detach()` what is carried over from "
         "the last one.",
     )
 
@@ -452,7 +452,7 @@ def changed_in_place(fact: Fact, failure: Failure) -> Explanation | None:
             return Explanation(
                 f"The backward pass needs the old values of {what}, which is a weight: `{step[0].code(step[1])}` "
                 f"({step[0].place(step[1])}) changed it between the forward and the backward pass.",
-                "Call all `backward()` before the first `step()`, or compute the second loss anew after the step; "
+                "Call all `backward()` before the first `step()`, or compute the second loss again after the step; "
                 "`.detach()` what the first loss should not train.",
             )
     layers = [

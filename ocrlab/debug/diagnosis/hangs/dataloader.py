@@ -147,7 +147,7 @@ def _doing(thread: Thread) -> str:
         beside = thread.call.partition(" beside ")[2]
         return f"sleeps between two tries ({beside})" if beside else "sleeps"
     if FIFO.search(thread.wchan):
-        return "waits for somebody to open the other end of a FIFO"
+        return "waits for another process to open the other end of a FIFO"
     if thread.wchan.startswith("futex"):
         return "waits for a lock"
     return f"waits ({thread.call or thread.wchan})" if thread.call or thread.wchan else "waits"

@@ -48,7 +48,7 @@ WORDS = {
     "hang.cuda_init": "waits for the GPU driver to start in",
     "hang.gpu_kernel": "waits for the GPU in",
     "hang.tracker": "waits for the experiment tracker in",
-    "hang.stopped": "waits for somebody to type in",
+    "hang.stopped": "waits for keyboard input in",
 }
 STACKS, LOG = "stacks.txt", "log_tail.txt"
 UNTIMED = ("traceback", "gdb", "faulthandler", "crash")  # stacks that need not be of a program that hangs

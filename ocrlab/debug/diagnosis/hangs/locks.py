@@ -294,7 +294,9 @@ def _message(stack: Stack, stacks: Sequence[Stack], works: bool) -> HangFinding:
     main, at = stack.threads[0], where(stack.threads[0].frames)
     files = [short(frame.file) for frame in main.frames]
     if any(map(EVENT_LOOP.search, files)):
-        return finding(stack, Level.POSSIBLE, f"the event loop that runs in {at} waits, and no task of it goes on")
+        return finding(
+            stack, Level.POSSIBLE, f"the event loop that runs in {at} waits, and none of its tasks continues"
+        )
     if main.call.endswith(", written by nobody else") and not works:
         children = [child.process for child in stacks if child.process.parent == stack.process.pid]
         ended = [str(process.pid) for process in children if process.state == "Z"]
@@ -419,7 +421,10 @@ def find_wait_cycle(stacks: Sequence[Stack], before: Mapping[int, Stack]) -> lis
         chain.append(following)
     chain = chain[chain.index(following) :] if len(chain) > MOST else chain
     links = [by_pid[pid] for pid in chain[:MOST]]
-    why = "; ".join(_describe(stack, ring[stack.process.pid]) for stack in links) + ": nobody is left to wake them"
+    why = (
+        "; ".join(_describe(stack, ring[stack.process.pid]) for stack in links)
+        + ": no thread is left that could wake them"
+    )
     frames = [frame for stack in links for frame in _waiting(stack).frames[:4]]
     return [finding(links[0], Level.DECISIVE, why, frames[:8])]
 

@@ -267,7 +267,7 @@ class Loading:
         total = sum(step.wait + (step.compute or 0.0) for step in self.steps)
         if len(first) < 2 or sum(first) <= 0.1 * total:
             return []
-        why = ": the workers start anew each time, and persistent_workers=True keeps them"
+        why = ": the workers start again each time; persistent_workers=True keeps them"
         why = why if self.workers and not self.persistent else ""
         share, each = 100 * sum(first) / total, ms(statistics.fmean(first))
         return [f"The first batch of each of {len(first)} epochs takes {each}, {share:.0f} % of all time{why}"]

@@ -165,11 +165,11 @@ class LayerWatch:
     def note(self) -> str:
         """Return what limits the figures: why there are none, or what is missing; else ""."""
         if self.fault:
-            return f"Nothing was looked at after this: {self.fault}"
+            return f"Nothing was inspected after this: {self.fault}"
         silent = {name for name, _ in self.modules} - {row.call.module for row in self._store.rows} - {*self.unfinished}
         if silent and len(silent) == len(self.modules):
             why = "it runs inside of a compiled function, its `forward` is called directly, or it was not needed"
-            return f"No watched module was called in a step that was looked at: {why}"
+            return f"No watched module was called in an inspected step: {why}"
         unread = [row.slot.why for row in self._store.rows if row.slot.why]
         notes = [f"an exception left {', '.join(self.unfinished)}"] if self.unfinished else []
         notes += [f"no value was read: {unread[0]}"] if unread and len(unread) == len(self._store.rows) else []

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 MOST_EVENTS = 400_000  # of a trace that is written: some 15 MB as gz, which Perfetto still opens
 DISPATCH, OURS = "PythonDispatchMode", 0.05  # an instrument around each operator, and its share worth a word
-OTHERS = "Python, other libraries, or the profiler itself (skip=2 tells)"
+OTHERS = "Python, other libraries, or the profiler itself (skip=2 shows which)"
 LITTLE = 0.05  # of a step: less of it in one operator is not reported
 OUTSIDE = 0.3  # of a step outside of operators, from which on it is reported
 SLOWED = 0.8  # the same where no step was timed without the profiler, which takes time between operators itself
@@ -191,7 +191,7 @@ class StepProfile:
         """Return why no line is listed that waits, where none was looked for."""
         if self.lines is None or self._unfinished:
             need = self.skip + self.wanted + 1
-            return f"no step was looked at by source line, as {need} steps are needed and {self.number} came"
+            return f"no step was traced by source line, as {need} steps are needed and {self.number} came"
         if self.compiled and not self.device:
             return "lines that would wait were not looked for, as a compiled graph would notice"
         return ""

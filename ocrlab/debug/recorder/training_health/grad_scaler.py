@@ -114,14 +114,14 @@ class GradScalerCheck:
         """Return the finding for gradients that were used in the scale of the loss, or clipped in it; else ''."""
         if self.direct >= ENOUGH and 2 * self.direct > self.looks:
             return (
-                f"a GradScaler made the loss {self.largest:g} times larger, and in {self.direct} of {self.looks} looks"
-                " the optimiser stepped with gradients of that size. Call scaler.step(optimizer) and scaler.update() in"
-                " place of optimizer.step()"
+                f"a GradScaler made the loss {self.largest:g} times larger, and in {self.direct} of {self.looks}"
+                " inspected steps the optimiser stepped with gradients of that size. Call scaler.step(optimizer) and"
+                " scaler.update() in place of optimizer.step()"
             )
         limits = self.limits
         if len(limits) >= ENOUGH and 0 < max(self.norms) < FAINT and max(limits) - min(limits) < SAME * max(limits):
             return (
-                f"gradients are clipped while the loss is scaled: in all {len(limits)} looks their norm was"
+                f"gradients are clipped while the loss is scaled: in all {len(limits)} inspected steps their norm was"
                 f" {limits[-1]:.3g} in the scale of the loss ({self.largest:g}), which leaves {self.norms[-1]:.2g} for"
                 " the step. Call scaler.unscale_(optimizer) before clip_grad_norm_"
             )

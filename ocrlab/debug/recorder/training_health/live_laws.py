@@ -206,7 +206,7 @@ class LiveLaws:
             if still and moved and wanted:
                 yield (
                     f"{name} has the layers of {other_name} and was never updated in {steps} steps, while"
-                    f" {other_name} moved: a target network or average that stands still. Copy or average the weights"
+                    f" {other_name} moved: a target network or average without an update. Copy or average the weights"
                     f" of {other_name} into it (is it loaded with its own weights?)"
                 )
 

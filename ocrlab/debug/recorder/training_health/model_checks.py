@@ -86,14 +86,14 @@ class OutputCollapseCheck(Check):
         if self.blind >= ENOUGH and 2 * self.blind >= self.looks:
             if self.equal == self.blind:
                 return (
-                    f"all {self.rows} samples that the model got were equal, in the last {self.equal} looks. Look at"
-                    " how they are made: an integer type that cuts 0.9 to 0, a vocabulary in which no word is found"
+                    f"all {self.rows} samples that the model got were equal, in the last {self.equal} inspected steps."
+                    " Look at how they are made: an integer type that cuts 0.9 to 0, a vocabulary without these words"
                 )
             return (
                 f"the model gave {self.rows} different samples the same answer, in the last {self.blind} of"
-                f" {self.looks} looks: it does not use its input, or has collapsed. Look for a softmax or norm over a"
-                " dimension of size 1, a mask of attention the wrong way round, padding that is read, a loss that equal"
-                " answers make 0"
+                f" {self.looks} inspected steps: it does not use its input, or has collapsed. Look for a softmax or"
+                " norm over a dimension of size 1, an inverted attention mask, padding that is read, a loss that is 0"
+                " for equal answers"
             )
         if len(self.spreads) >= ENOUGH and self.spreads[0] >= APART and max(self.spreads[-2:]) <= TOGETHER:
             return (

@@ -121,21 +121,21 @@ def _steps(stats: TrainingStats, model: nn.Module) -> Iterator[str]:
     if stats.batches >= ENOUGH and not stats.steps and stats.owned is not None:
         yield _stepless(stats)
     elif stats.steps >= ENOUGH and stats.bare == stats.steps and stats.owned:
-        why = "zero_grad() stands between backward() and step(), or step() before backward()"
+        why = "zero_grad() is called between backward() and step(), or step() before backward()"
         if not stats.left:
-            why += ", or backward() is missing, or the loss was made anew (torch.tensor, .item())"
+            why += ", or backward() is missing, or the loss is a new tensor (torch.tensor, .item())"
         yield f"none of {stats.steps} optimiser steps found a gradient: {why}. Order: zero_grad, backward, step"
     if stats.steps >= ENOUGH and stats.stale >= 2 and not stats.fresh:
         sizes = [math.hypot(*step.norms.values()) for step in stats.inspected if step.norms]
         grew = f"; the norm of all gradients went from {sizes[0]:.3g} to {sizes[-1]:.3g}" if len(sizes) > 1 else ""
         yield (
-            f"gradients are never set to zero: in {stats.stale} of {stats.stale} looks backward added to those of the "
-            f"step before{grew}. Call optimizer.zero_grad() after each step"
+            f"gradients are never set to zero: in {stats.stale} of {stats.stale} inspected steps backward added to "
+            f"those of the step before{grew}. Call optimizer.zero_grad() after each step"
         )
     if stats.zeroed >= 2 and stats.zeroed == stats.stale + stats.fresh:
         yield (
-            f"gradients came, and every one was 0 when the optimiser stepped, in all {stats.zeroed} looks: zero_grad()"
-            " stands between backward() and step(). Order: zero_grad, backward, step"
+            f"all gradients were 0 when the optimiser stepped, in all {stats.zeroed} inspected steps: zero_grad()"
+            " is called between backward() and step(). Order: zero_grad, backward, step"
         )
     if stats.steps and stats.batches >= LONG and stats.thrown > HALF * stats.followed:
         yield (
@@ -211,8 +211,8 @@ def _weights(stats: TrainingStats, model: nn.Module) -> Iterator[str]:
         without = sorted((trainable & stats.owned) - reached)
         if without and reached:
             yield (
-                f"{listing(model, _ordered(model, without))}: no gradient in {len(stats.inspected)} looks. Look"
-                " for detach(), no_grad() or an output that the loss does not use"
+                f"{listing(model, _ordered(model, without))}: no gradient in {len(stats.inspected)} inspected steps."
+                " Look for detach(), no_grad() or an output that the loss does not use"
             )
     if len(steps) < 2:
         return
@@ -221,8 +221,8 @@ def _weights(stats: TrainingStats, model: nn.Module) -> Iterator[str]:
     flat -= {n for n in flat if n.endswith("bias") and n.removesuffix("bias") in alive}  # two branches cancel it
     if flat and not stats.zeroed:
         yield (
-            f"{listing(model, _ordered(model, flat))}: its gradient is exactly 0 in all {len(steps)} looks. Look for"
-            " units that are dead (ReLU never above 0) or saturated, and for masks of zeros"
+            f"{listing(model, _ordered(model, flat))}: its gradient is exactly 0 in all {len(steps)} inspected steps."
+            " Look for units that are dead (ReLU never above 0) or saturated, and for masks of zeros"
         )
     pushed = {n for s in steps for n, norm in s.norms.items() if n in s.owned and norm > 0 and math.isfinite(norm)}
     moved = {name for step in steps for name in step.moved}
@@ -232,7 +232,7 @@ def _weights(stats: TrainingStats, model: nn.Module) -> Iterator[str]:
         kinds = sorted({str(p.dtype).removeprefix("torch.") for n, p in model.named_parameters() if n in pushed})
         how = "change no weight" if not moved & pushed else f"change weights by at most {most:.1g} of their size"
         yield (
-            f"steps {how}, in all {len(steps)} looks: gradients of norm {norm:.3g} at most, weights in "
+            f"steps {how}, in all {len(steps)} inspected ones: gradients of norm {norm:.3g} at most, weights in "
             f"{', '.join(kinds)}. Look at the learning rate, at the limit of gradient clipping, and for bfloat16 or "
             "float16 weights in which small updates are lost"
         )
@@ -260,7 +260,7 @@ def _modes(stats: TrainingStats) -> Iterator[str]:
         yield f"{finding.where}: {finding.got}. {finding.do}"
     for finding, count in stats.standing.items():
         if looks >= 2 and count == looks:
-            yield f"{finding.where}: {finding.got}, in all {looks} steps that were looked at. {finding.do}"
+            yield f"{finding.where}: {finding.got}, in all {looks} inspected steps. {finding.do}"
     if stats.validated_training:
         yield (
             f"the model was in train mode in {stats.validated_training} validation batches: dropout was on, BatchNorm "
@@ -272,13 +272,14 @@ def _data(stats: TrainingStats) -> Iterator[str]:
     """Yield findings about the inspected batches."""
     if stats.looks >= ENOUGH and stats.larger and len(set(stats.contents)) == 1 and stats.contents[0]:
         yield (
-            f"the same batch, to the last bit, in all {stats.looks} looks, though the loader has more samples than one "
-            "batch. Look for next(iter(loader)) in the loop, a fixed index, or overfit_batches that was left on"
+            f"the same batch, to the last bit, in all {stats.looks} inspected steps, though the loader has more "
+            "samples than one batch. Look for next(iter(loader)) in the loop, a fixed index, or a forgotten "
+            "overfit_batches"
         )
     if stats.looks >= ENOUGH and stats.alike == stats.looks:
         yield (
-            f"all {stats.rows} samples of a batch were the same, in all {stats.looks} looks. Look at __getitem__:"
-            " does it use its index?"
+            f"all {stats.rows} samples of a batch were the same, in all {stats.looks} inspected steps. Look at"
+            " __getitem__: does it use its index?"
         )
     yield from _of_checks(stats, "weight reset", "coverage", *([] if stats.alike else ["answers"]), "scales")
     values = stats.constant
@@ -286,12 +287,12 @@ def _data(stats: TrainingStats) -> Iterator[str]:
     if len(values) >= ENOUGH and stats.compared >= FEW and len(constants) >= MOSTLY * len(values):
         if len(set(constants)) == 1 and len(constants) == len(values):
             yield (
-                f"every target was {constants[0]:g} in all {len(values)} looks. Look at the file that they come"
-                " from, and for an integer type that cuts 0.9 to 0"
+                f"every target was {constants[0]:g} in all {len(values)} inspected batches. Look at the file that they"
+                " come from, and for an integer type that cuts 0.9 to 0"
             )
         elif len(set(constants)) > 1:
             yield (
-                f"{len(constants)} of {len(values)} batches that were looked at held targets of one value only,"
+                f"{len(constants)} of {len(values)} inspected batches held targets of one value only,"
                 " and not all the same: the data is sorted and not shuffled. Use DataLoader(shuffle=True)"
             )
     early, workers = stats.contents[:4], stats.workers  # the first batches of the workers come in turn

@@ -49,7 +49,7 @@ RETRY = "import time\ndef fetch():\n    while True:\n        time.sleep(0.3)\nfe
         (FILE, "the main thread waits for a lock on the file ", Level.LIKELY),
         (LOCKED_BY_CHILD, "), held by process ", Level.STRONG),
         (LEFT, "for a message, and no process is left that could send one: of its processes ", Level.DECISIVE),
-        (TASKS, "waits, and no task of it goes on", Level.POSSIBLE),
+        (TASKS, "waits, and none of its tasks continues", Level.POSSIBLE),
         (READY, "for a socket or a pipe that does not become ready", Level.POSSIBLE),
         (RETRY, "sleeps, wakes and sleeps again in fetch (", Level.POSSIBLE),
     ],

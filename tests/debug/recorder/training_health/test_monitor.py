@@ -99,7 +99,7 @@ def validating(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
     ("step", "words"),
     [
         (never, "no optimiser step was made in 16 batches (backward() has left gradients)"),
-        (stale, "gradients are never set to zero: in 6 of 6 looks"),
+        (stale, "gradients are never set to zero: in 6 of 6 inspected steps"),
         (between, "none of 16 optimiser steps found a gradient"),
         (swallowed, "16 batches were taken and none was trained on"),
         (evaluating, "the model: eval mode, in all"),
@@ -215,7 +215,7 @@ def test_the_same_batch_is_named_where_the_loader_has_more(tmp_path: Path) -> No
     assert "the same batch, to the last bit" in findings
     assert "12 walks over the loader was left after its first batch, of 8" in findings
     only = [next(iter(loader))] * 12
-    assert report(tmp_path / "b", loader=only) == "", "learned by heart on purpose"
+    assert report(tmp_path / "b", loader=only) == "", "overfitted on purpose"
 
 
 def test_averaged_weights_that_are_never_updated(tmp_path: Path) -> None:
