@@ -76,10 +76,10 @@ def explain_self_deadlock(frames: Sequence[Frame]) -> str:
             continue
         before = [earlier for other, earlier in taken if other == name and _place(earlier) < _place(at)]
         if any(_holds(tree, function, name, earlier, at, _place(at)) for earlier in before):
-            return f"it has taken {name} already, a few lines above or in the same line"
+            return f"it already holds {name}, taken a few lines above or in the same line"
         for frame in outer:
             if name in _locks_taken_in(frame):
-                return f"it has taken {name} already, in {stack_patterns.place(frame)}"
+                return f"it already holds {name}, taken in {stack_patterns.place(frame)}"
         elsewhere = len(_of(tree, "acquire", name)) > len(_of(function, "acquire", name))  # by a parent, it may be
         if isinstance(at, ast.Call) and not elsewhere and not _of(tree, "release", name):
             return f"nothing in {short(own.file)} releases {name} once it is taken"
