@@ -39,7 +39,7 @@ from ocrlab.run_folder import heartbeat
 class PageOrder(Sampler[tuple[int, int]]):
     """Yields (epoch, page) for the positions start..stop-1 of an endless walk: every epoch is a fresh permutation.
 
-    Of `world` ranks, rank r takes every `world`-th batch of one and the same walk, beginning with batch r: together
+    Of `world` ranks, rank r takes every `world`-th batch of the same epoch, beginning with batch r: together
     they see each position once. `start` and `stop` then count the positions of this rank, and `seen` is where all of
     them go on in the walk, start * world where it was walked by as many from its beginning.
     """
