@@ -136,7 +136,7 @@ def perform(words: list[str]) -> Answer:
 
 
 def before_dashes(words: list[str]) -> list[str]:
-    """Return the words before the first `--`: those after it belong to somebody else's program."""
+    """Return the words before the first `--`: those after it belong to the program to run."""
     return words[: words.index("--")] if "--" in words else words
 
 

@@ -4,7 +4,7 @@
     clean_and_count(value)   the same, and how many places were replaced
     clean_record(mapping)    a JSON record, clean, with that number in it as "redacted"
     note(count)              the sentence about it for whoever shares a text
-    is_secret(name)          whether a parameter or environment variable is named like a secret
+    is_secret(name)          whether a parameter or environment variable has a name like a secret
 
 The replacements are `(secret)`, `(WANDB_API_KEY)` for the value of that variable, `~` for this person's home, `(user)`,
 `(host)` and `(address)`. Standard library only; the time is linear in the length of a text.

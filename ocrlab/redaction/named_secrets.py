@@ -154,7 +154,7 @@ SETTING = re.compile(
 
 @lru_cache(maxsize=4096)
 def is_secret(name: str) -> bool:
-    """Return True if a parameter or environment variable is named like a secret: `wandb_api_key`, `dbPassword`."""
+    """Return True if a parameter or environment variable has a name like a secret: `wandb_api_key`, `dbPassword`."""
     name = HUMPS.sub("_", name)
     return SECRET_NAME.search(name) is not None or (KEY_NAME.search(name) and OPENING.search(name)) is not None
 

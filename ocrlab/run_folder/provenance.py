@@ -2,7 +2,7 @@
 
 A run folder may name programs and hold pickles; what executes them asks here first. The key lies in the user's state
 folder ($XDG_STATE_HOME, by default ~/.local/state), never in a run folder. Where it cannot be made, as with a read-only
-home, files get no digest and count as somebody else's. Standard library only.
+home, files get no digest and count as recorded by others. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PIECE = 1 << 20  # bytes that are read at a time
 
 
 def sign(path: Path | str) -> None:
-    """Write the digest of a file beside it; never raises, and a file without one counts as somebody else's."""
+    """Write the digest of a file beside it; never raises, and a file without one counts as recorded by others."""
     with contextlib.suppress(Exception):
         digest = _file_digest(path, make_key=True)
         if digest is not None:

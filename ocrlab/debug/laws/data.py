@@ -175,7 +175,7 @@ def _ends(step: Experiment) -> Iterator[Result]:
 
 
 def _extras(step: Experiment) -> Iterator[Result]:
-    """Report a target of one number for each sample that is one of the numbers of that sample."""
+    """Report a scalar target that is copied verbatim into the inputs of its sample."""
     n, named = step.rows, [(name, t) for name, t in dotted_tensors(step.batch) if t.ndim]
     for name, target in named if n >= 4 else ():
         wanted = target.flatten().double()

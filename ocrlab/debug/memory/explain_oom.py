@@ -472,7 +472,7 @@ def _config(folder: Path | None) -> dict[str, Any]:
     path = folder / "config.yaml" if folder else None
     if path is None or not path.is_file():
         return {}
-    with contextlib.suppress(Exception):  # of another version, or somebody else's: the checks go on without it
+    with contextlib.suppress(Exception):  # of another version or program: the checks continue without it
         from ocrlab.config import schema as configs
         from ocrlab.config.fields import flat
 

@@ -52,7 +52,7 @@ class TrainingState:
         return content | {"without_state": without_state}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore every part; raises CheckpointError where the program now has other parts than were recorded."""
+        """Restore every part; raises CheckpointError if the models or optimizers differ from the recorded ones."""
         states = state["parts"]
         parts = {name: part for name, part in self.parts().items() if hasattr(part, "state_dict")}
         if parts.keys() != states.keys():

@@ -327,9 +327,7 @@ def _without_a_trace(
 
 
 def _describe_error(error: Mapping[str, Any], phase: str) -> dict[str, Any]:
-    """Return what an exception says and its line: of one that was raised from another one, what that says, and its
-    line; of one that a worker has passed on, those in the worker.
-    """
+    """Return message and source line of the root exception, following `__cause__` and the tracebacks of workers."""
     text = str(error.get("traceback"))
     first, again, _ = text.partition("\n\nThe above exception was the direct cause")
     own = own_lines(text)

@@ -23,7 +23,7 @@ from ocrlab.records import Cause, Incident, Verdict
 
 Command = tuple[list[str], dict[str, str]]  # words, and environment variables: to be set, or unset where empty
 Start = Callable[[int, list[int] | None, Path], Command]  # of a run (its bits), some pages or all, and its folder
-SILENCE = (5.0, 60.0)  # seconds, least and most, of half the time limit: nothing has moved for so long in a hang
+SILENCE = (5.0, 60.0)  # seconds, least and most, of half the time limit: a hang is so long without progress
 LONGEST = 120  # characters of the description of a failure
 REPLAYED = re.compile(r"\breplay(?:-\d+)?\.json$")
 HANG, SLOW = "hang", "over its time"

@@ -81,7 +81,7 @@ class HangDetector:
         self.names.update(process.name for process in family)
 
     def hangs(self, now: float) -> bool:
-        """Return whether nothing has moved for `limit` seconds, as far as could be seen."""
+        """Return whether there was no visible progress for `limit` seconds."""
         return now - self.since >= self.limit and self.sampler is None
 
     def wait(self, now: float) -> float:

@@ -151,7 +151,7 @@ def collect(path: Path) -> Sources:
         if sources.kind == "notebook":
             notebook = _read_json(path, sources.unread)
             sources.notebook = _mapping(notebook.get("metadata"))
-            with contextlib.suppress(DataError):  # somebody else's notebook, which has no result
+            with contextlib.suppress(DataError):  # a third-party notebook, without a result
                 sources.environment = _mapping(results.load(path).environment if notebook else None)
         return sources
     _refuse_links_out_of(path)

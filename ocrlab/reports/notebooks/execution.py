@@ -46,7 +46,7 @@ class Manager(engines.NotebookExecutionManager):  # type: ignore[misc]
         self.nb.cells, self.nb.metadata = clean.cells, clean.metadata  # papermill may write it once more by itself
         self.save()
         if self.output_path and executed_file.is_local(self.output_path):
-            with contextlib.suppress(DataError):  # somebody else's notebook, which has no result
+            with contextlib.suppress(DataError):  # a third-party notebook, without a result
                 results.copy_beside(self.output_path)
 
 

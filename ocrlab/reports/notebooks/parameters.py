@@ -101,7 +101,7 @@ def _limits(help_text: str) -> dict[str, Any]:
 
 
 def read_foreign(source: str) -> list[Parameter]:
-    """Return the parameters of somebody else's cell, each with the type of its annotation, else of its default.
+    """Return the parameters of a third-party cell, each with the type of its annotation, else of its default.
 
     A kind of "" takes anything: None, and what only running the cell would show. Raises ConfigError if it is not
     Python.
@@ -126,7 +126,7 @@ def read_foreign(source: str) -> list[Parameter]:
 
 
 def _kind_and_default(line: ast.Assign | ast.AnnAssign) -> tuple[str, Any]:
-    """Return kind and default of one assignment of somebody else's."""
+    """Infer type and default of a parameter assignment in a third-party notebook."""
     try:
         default = ast.literal_eval(line.value) if line.value else None
     except (ValueError, TypeError):
@@ -141,7 +141,7 @@ def _kind_and_default(line: ast.Assign | ast.AnnAssign) -> tuple[str, Any]:
 
 
 def check_values(declared: Sequence[Parameter], values: Mapping[str, Any]) -> None:
-    """Raise one ConfigError with everything that is wrong in the values for somebody else's notebook."""
+    """Raise one ConfigError with everything that is wrong in the values for a third-party notebook."""
     by_name = {parameter.name: parameter for parameter in declared}
     _raise(
         *(secret_error(name) for name in values if name in by_name and is_secret(name)),
@@ -243,7 +243,7 @@ def _find(cells: Sequence[str], namespace: Mapping[str, Any]) -> tuple[int, list
 
 
 def secret_error(name: str) -> ConfigError:
-    """Return the error for a parameter that is named like a secret."""
+    """Return the error for a parameter that has a name like a secret."""
     do = "Set it in the environment instead; if its value was real, delete this notebook's file and change the secret"
     return ConfigError(f"Parameter {name} looks like a secret, and notebook parameters are saved in the file", do=do)
 

@@ -80,7 +80,7 @@ def _values(cell: str | None, arguments: Sequence[Sequence[str]], ours: bool, la
         raise ConfigError(f"This notebook has no parameters cell for {names}", need="a cell with that tag", do=do)
     if ours:
         declared = parameters.read(cell or "")
-    else:  # somebody else's: read only if it is needed, and only Python can be read
+    else:  # a third-party notebook: read only if needed, and only Python can be read
         declared = parameters.read_foreign(cell or "") if arguments and language == "python" else []
     kinds = {parameter.name: parameter.kind for parameter in declared}
     values = {name: read(text, kinds.get(name, "")) for name, text in arguments}

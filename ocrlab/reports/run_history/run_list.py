@@ -105,7 +105,7 @@ def read(path: str) -> Run | None:
         names = frozenset() if state else frozenset(os.listdir(path))
     except NotADirectoryError:
         return None
-    except OSError as error:  # it may be a run, and somebody else's
+    except OSError as error:  # it may be another user's run
         return broken(error.strerror or str(error)) if os.path.isdir(path) else None
     if not state:
         if "flight" in names and names & PARTS <= {"flight", "incident"} and (begun := _recorded(path)) is not None:

@@ -119,7 +119,7 @@ class StepTrace:
         """Take every hook away; may be called twice."""
         mode, self.mode = self.mode, None
         if mode is not None:
-            with contextlib.suppress(Exception):  # somebody else's mode was left above it
+            with contextlib.suppress(Exception):  # another dispatch mode is still above it
                 mode.__exit__(None, None, None)
         self.modules.unhook()
         self.backward.unhook()
