@@ -49,9 +49,9 @@ def check_places(places: Mapping[str, str]) -> None:
     data = places["data"]
     if data == SAMPLES and not os.path.exists(SAMPLES):
         raise DataError(
-            f"There is no {SAMPLES} here, which training takes where data= is not set",
-            need=f"your own pages, or those of a checkout of ocrlab, where {SAMPLES} lies",
-            do="To begin with drawn ones: ocrlab samples make receipts, then ocrlab train data=receipts",
+            f"data= is not set, and there is no {SAMPLES} in this folder",
+            need=f"data=DIR with your own pages, or a checkout of ocrlab, which contains {SAMPLES}",
+            do="To begin with synthetic pages: ocrlab samples make receipts, then ocrlab train data=receipts",
             missing=True,
         )
     for split in filter(None, (places["train_split"], places["val_split"])) if data else ():

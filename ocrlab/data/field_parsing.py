@@ -20,7 +20,7 @@ def parse(text: str) -> Any:
         if len(names) < len(pairs):  # the second would silently take the place of the first
             keys = [key for key, _ in pairs]
             twice = next(key for at, key in enumerate(keys) if key in keys[:at])
-            raise PageError(f"the key {twice!r} is twice in one object", need="each name once")
+            raise PageError(f"the key {twice!r} occurs twice in one object", need="each name once")
         return names
 
     try:

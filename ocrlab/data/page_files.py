@@ -100,7 +100,7 @@ def _without_image(file: Path, stem: str, stems: dict[Path, list[str]], folder: 
     image = next((image for image, names in stems.items() if stem in names), None)
     if image is not None:
         got, do = f"another one of {image.name} too", "Remove the one that is wrong"
-        return PageError("is an annotation too many", file=file, got=got, need="one for each image", do=do)
+        return PageError("is a surplus annotation", file=file, got=got, need="one for each image", do=do)
     need = folder / f"{Path(stem).name.removeprefix('gt_')}.jpg"
     return PageError("belongs to no image", file=file, need=f"{need} (or png, ...)")
 

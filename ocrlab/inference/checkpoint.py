@@ -104,7 +104,7 @@ def to_resume(path: Path, config: Config) -> dict[str, Any]:
             f"{path} has another network than config.yaml of its run",
             got=" ".join(f"{name}={there[name]}" for name in other),
             need=" ".join(f"{name}={wanted[name]}" for name in other),
-            do="Put back what it was, or start a new run",
+            do="Restore the config, or start a new run",
         )
     return about | {"gpus": len((content.get("random") or {}).get("cuda", ()))}
 

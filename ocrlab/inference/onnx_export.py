@@ -56,8 +56,8 @@ def to_onnx(detector: Detector, out: Path) -> float:
     apart = difference(session(data), network)
     if not apart <= TOLERANCE:
         raise OcrlabError(
-            "What was exported does not compute what torch computes; nothing was written",
-            got=f"probabilities up to {apart:g} apart",
+            "The exported network differs from torch; nothing was written",
+            got=f"probabilities that differ by up to {apart:g}",
             need=f"at most {TOLERANCE:g}",
             do="Install other versions of torch and onnxscript, and report which ones these are",
         )

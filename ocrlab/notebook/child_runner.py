@@ -95,7 +95,7 @@ def call(
     module, name = function.__module__, function.__qualname__
     if module == "__main__" or "<" in name:
         need, do = "a function that can be imported", "Put it into a file, or begin the cell with %%isolated"
-        raise ConfigError(f"{name} lives in this notebook only", need=need, do=do)
+        raise ConfigError(f"{name} exists only in this notebook", need=need, do=do)
     how = {"module": module, "name": name, "args": tuple(args), "kwargs": dict(kwargs)}
     return run({**how, "progress": events is not None}, options, events)["value"]
 
@@ -119,7 +119,9 @@ def run(call: dict[str, Any], options: Options, events: Callable[[Event], None] 
         if ended.status == "success":
             if not (folder / VALUE).exists():
                 what = "cell" if "code" in call else "function"
-                raise RunError(f"The {what} ended the process itself; nothing came back", do="Leave out what exits")
+                raise RunError(
+                    f"The {what} ended the process itself; nothing came back", do="Remove the call that exits"
+                )
             return pickle.loads((folder / VALUE).read_bytes())
         if ended.signal == "SIGINT" or ended.exit_status == 130:
             raise Stopped(ended)

@@ -116,7 +116,7 @@ def coco(data: dict[str, Any], _text: str) -> tuple[list[Entry], list[str]]:
 def _read_page(image: dict[str, Any], items: list[tuple[Any, Any]], read: BoxReader, times: int = 1) -> Boxes:
     if times > 1:
         need = "each id once: annotations name their image by it"
-        raise PageError(f"image id {image['id']} is here {times} times", need=need)
+        raise PageError(f"image id {image['id']} occurs {times} times", need=need)
     return Boxes(size=_size(image)).read("annotation {}", items, read)
 
 

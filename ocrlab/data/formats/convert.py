@@ -144,7 +144,7 @@ def _records(
             with page_errors(None):
                 page = read()
             if page.name in names:
-                raise PageError(f"page {page.name!r} is here twice", file=page.annotation, need="one entry")
+                raise PageError(f"page {page.name!r} occurs twice", file=page.annotation, need="one entry")
             with page_errors(page.image):
                 header = read_header(page.image)
             names.add(page.name)

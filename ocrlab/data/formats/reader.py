@@ -52,7 +52,7 @@ def load(
             with page_errors(path):
                 page = read()
             if page.name in samples:
-                what = f"page {page.name!r} is here twice"
+                what = f"page {page.name!r} occurs twice"
                 raise PageError(what, file=page.annotation, line=page.line, need="one entry")
             with page_errors(page.image):
                 samples[page.name] = judge(page, read_header(page.image), exif, dropped)

@@ -196,7 +196,7 @@ class _Builder:
         place = f"{tar.name}/{pair.key.encode('utf-8', 'replace').decode()}"
         wrong = pair.wrong[0] if pair.wrong else ""
         if not wrong and key in self.keys:  # two pages of one name cannot be distinguished
-            wrong = "is here twice; only the first one counts"
+            wrong = "occurs twice; only the first entry counts"
         elif not wrong and len(key) >= 2**16:
             wrong = "has too long a name"
         if not wrong and annotation is None:

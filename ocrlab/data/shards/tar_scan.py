@@ -81,7 +81,7 @@ def refuse_packed(file: Path) -> None:
         raise DataError(
             f"{file} is a compressed tar",
             got=kind or "a name that says so",
-            need="a plain .tar: pages are read in random order, and JPEG does not shrink any more",
+            need="a plain .tar: pages are read in random order, and compression does not shrink JPEG further",
             do=f"{unpack} {file.name}",
         )
 
@@ -95,7 +95,7 @@ def _headers(tar: Path) -> Iterator[tarfile.TarInfo]:
             walked = opened
             for info in opened:
                 if opened.offset < info.offset_data:  # it would be read again and again
-                    raise PageError(BROKEN, file=tar, got=f"a file of {info.size} bytes", do="Make it anew")
+                    raise PageError(BROKEN, file=tar, got=f"a file of {info.size} bytes", do="Build it again")
                 yield info
                 opened.members.clear()  # type: ignore[attr-defined]  # it would keep all of them
             assert opened.fileobj is not None, "a file that was just read"
@@ -115,10 +115,10 @@ def _headers(tar: Path) -> Iterator[tarfile.TarInfo]:
         do = "Copy it again; its last pages are missing"
         raise PageError("is cut off", file=tar, got=str(error), do=do) from None
     except (ValueError, ArithmeticError, LookupError, RecursionError) as error:  # of what the headers say
-        raise PageError(BROKEN, file=tar, got=f"{type(error).__name__}: {error}"[:200], do="Make it anew") from None
+        raise PageError(BROKEN, file=tar, got=f"{type(error).__name__}: {error}"[:200], do="Build it again") from None
     except OSError as error:
         if walked is not None and error.errno == errno.EINVAL:  # a place before its beginning
-            raise PageError(BROKEN, file=tar, got="a file of fewer than 0 bytes", do="Make it anew") from None
+            raise PageError(BROKEN, file=tar, got="a file of fewer than 0 bytes", do="Build it again") from None
         raise DataError(f"{tar} cannot be read", got=error.strerror or str(error), need="a whole .tar") from error
 
 

@@ -68,7 +68,9 @@ def parse_factors(words: Sequence[str]) -> list[Factor]:
             raise ConfigError(f"--factor {word} cannot be read", need="NAME=BAD:GOOD, such as workers=8:0")
         bad, good = _sides(match["name"], match["sides"])
         if bad == good:
-            raise ConfigError(f"--factor {word} changes nothing", need="a safe value other than the one that fails")
+            raise ConfigError(
+                f"--factor {word} changes nothing", need="a working value that differs from the failing one"
+            )
         if match["name"] in [factor.name for factor in factors]:
             raise ConfigError(f"--factor {match['name']} is given twice", need="each name once")
         factors.append(Factor(match["name"], bad, good))

@@ -46,7 +46,9 @@ def starter(command: Sequence[str], factors: Sequence[Factor], samples: Samples 
         if current:
             option = current.partition("=")[0] + ("=" if "=" in current else " ")
             need = f"{option if re.match('-|.*=', current) else ''}{{{name}}}"
-            raise ConfigError(f"{name} is in the command as it is, and would never be flipped", got=current, need=need)
+            raise ConfigError(
+                f"{name} is written literally in the command, so it cannot be changed", got=current, need=need
+            )
 
     def start(run: int, pages: list[int] | None, place: Path) -> Command:
         flipped = [factor for index, factor in enumerate(factors) if not run >> index & 1]

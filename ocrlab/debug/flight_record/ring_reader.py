@@ -54,7 +54,7 @@ def parse_name(path: Path) -> tuple[int, int]:
     """Return rank and start of a ring's file; raises DataError for a file of another name."""
     match = NAME.fullmatch(path.name)
     if not match:
-        raise DataError(f"{path} is not the file of a ring", need="ring-RANK-START.bin")
+        raise DataError(f"{path} is not a ring file", need="ring-RANK-START.bin")
     return int(match[1]), int(match[2])
 
 

@@ -101,11 +101,11 @@ def last_batch_failed(workers: Sequence[WorkerStatus], newest: float) -> bool:
 
 
 def read_page(path: Path) -> WorkerStatus:
-    """Read a worker's page; raises ValueError for another file, OSError."""
+    """Read the status file of a worker; raises ValueError for another file, OSError."""
     data = safe_read.read(path)
     magic, pid, number, loader, when = HEAD.unpack_from(data)
     if magic != MAGIC:
-        raise ValueError(f"{path} is not a worker's page")
+        raise ValueError(f"{path} is not the status file of a worker")
     sample_time, size, text = SAMPLE.unpack(SAMPLES.read(data))
     worker = WorkerStatus(pid, number, text[:size].decode(errors="replace"), sample_time or when, loader)
     if data[FAILED_AT]:

@@ -138,7 +138,7 @@ def read_batch(folder: Path, name: str, *, trust: bool = False) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise DataError(
-            "A recorded batch is gone, and the record does not say what it was made of",
+            "A recorded batch is missing, and the record does not name its samples",
             got=f"no {path}",
             need="the batches since the snapshot, of which only the last ones are kept",
             do="Record with a smaller snapshot_every, or with more room on the disk",
@@ -148,7 +148,7 @@ def read_batch(folder: Path, name: str, *, trust: bool = False) -> Any:
     except Exception:
         if not (trust or provenance.is_own(path)):
             raise DataError(
-                "A raw batch would run code while it is read, and was not recorded by you on this machine",
+                "Reading this raw batch could run code, and you did not record it on this machine",
                 got=f"{path}, written by somebody else or changed since",
                 need="your consent",
                 do="--trust reads it: its code can do whatever you can",

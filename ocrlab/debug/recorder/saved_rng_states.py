@@ -42,7 +42,7 @@ def load_states(folder: Path, rank: int, start: int, number: int) -> dict[str, b
     except OSError as error:
         raise DataError(f"{path} cannot be read", got=str(error)) from error
     if (content["start"], content["walk"]) != (start, number):
-        raise DataError(f"{path} is of another walk over the data", got=content["walk"], need=number)
+        raise DataError(f"{path} belongs to another pass over the data", got=content["walk"], need=number)
     return {name: bytes.fromhex(state) for name, state in content["states"].items()}
 
 

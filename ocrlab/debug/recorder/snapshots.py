@@ -144,7 +144,7 @@ class Snapshots:
         memory = system_files.memory_fields(Path("/proc/meminfo")).get("MemAvailable")
         if memory is not None and size > MEMORY * memory:
             raise CheckpointError(
-                "A snapshot of this training would not fit into memory beside it", got=f"{memory >> 20} MiB free",
+                "There is not enough memory for a snapshot of this training", got=f"{memory >> 20} MiB free",
                 need=f"{int(size / MEMORY) >> 20} MiB",
             )  # fmt: skip
 
@@ -170,7 +170,7 @@ class Snapshots:
     def _tensor(self, value: Tensor, path: str, left_out: list[str]) -> Tensor | None:
         value = value.detach()
         if value.is_cuda and not self.cuda():
-            raise CheckpointError("The CUDA context is dead, no snapshot of what lies on the device")
+            raise CheckpointError("The CUDA context is dead: no snapshot of the device is possible")
         if value.layout is not torch.strided or value.device.type == "meta" or type(value).__name__ == "DTensor":
             left_out.append(f"{path}: a tensor of layout {value.layout} on {value.device.type}")
             return None
@@ -240,7 +240,7 @@ class _Plain:
 def read(path: Path) -> dict[str, Any]:
     """Read a snapshot without pickle; raises CheckpointError."""
     if not is_whole(path):
-        raise CheckpointError(f"{path} cannot be read as a snapshot", got="a file that is torn, or none")
+        raise CheckpointError(f"{path} cannot be read as a snapshot", got="an incomplete or missing file")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
         if content["schema"] > SCHEMA:

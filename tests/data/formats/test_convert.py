@@ -144,7 +144,7 @@ def test_a_page_that_cannot_be_read_is_left_out_and_reported(source: Path, tmp_p
     assert result.pages == {"train": 2}
     text = "\n".join(map(str, result.problems))
     assert len(result.problems) == 3
-    assert "none.jpg: is not an image" in text and "leaves the data folder" in text and "'all' is here twice" in text
+    assert "none.jpg: is not an image" in text and "leaves the data folder" in text and "'all' occurs twice" in text
     (source / "val.jsonl").write_text('{"image": "gone.png", "boxes": []}')
     with pytest.raises(DataError, match="No page of .* can be converted.*gone.png"):
         convert(source, tmp_path / "other", "coco", splits=["val"])

@@ -147,7 +147,7 @@ def test_a_page_named_twice(tmp_path: Path) -> None:
     index = load(tmp_path, "train")
     assert [sample.name for sample in index.samples] == ["a", "b"]
     (problem,) = index.problems
-    assert (problem.line, problem.message) == (3, "page 'a' is here twice. Needed: one entry.")
+    assert (problem.line, problem.message) == (3, "page 'a' occurs twice. Needed: one entry.")
 
 
 TURNED = "20,10,40,10,40,110,20,110,fits only 80 x 120"

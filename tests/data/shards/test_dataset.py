@@ -134,7 +134,7 @@ def test_what_is_wrong_is_named_and_left_out(tmp_path: Path) -> None:
         "two files of a kind",
     ):
         assert words in text
-    for words in ("'../out.jpg' leads out", "'/abs.jpg' leads out", "p000: is here twice", "text"):
+    for words in ("'../out.jpg' leads out", "'/abs.jpg' leads out", "p000: occurs twice", "text"):
         assert words in text
     with pytest.raises(PageError, match="has no annotation"):
         reader.load(tmp_path, "train", strict=True)

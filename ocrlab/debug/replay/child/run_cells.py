@@ -115,7 +115,7 @@ def start(path: Path) -> None:
     warn(f"not executed again: {'; '.join(names)}" if names else "")
     execute(cells, {int(number) for number in notebook["began"]}, Path(job["out"]), vars(main))
     raise RunError(
-        f"{path} began no recording", got=f"the last cell, In [{max(cells)}]", need="ocrlab.record or ocrlab.Recorder"
+        f"{path} started no recording", got=f"the last cell, In [{max(cells)}]", need="ocrlab.record or ocrlab.Recorder"
     )
 
 
