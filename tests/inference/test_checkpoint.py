@@ -29,7 +29,7 @@ class Runs:
     [
         (lambda path: path.touch(), "Given: an empty file"),
         (lambda path: path.write_text("hello"), "starts with b'hello'"),
-        (lambda path: torch.save({"state_dict": Runs()}, path), "could run somebody's code"),
+        (lambda path: torch.save({"state_dict": Runs()}, path), "could run code"),
         (lambda path: torch.save({"ocrlab": 1}, path), "was not written by ocrlab"),
         (lambda path: torch.save({"ocrlab": {"schema": 2}}, path), "newer ocrlab"),
         (lambda path: torch.save({"ocrlab": CARD}, path), "contains no detector"),

@@ -51,7 +51,7 @@ def test_only_a_batch_that_needs_its_own_code_to_be_read_is_signed(tmp_path):
         if signed:
             provenance.digest_file(store.folder / name).unlink()
     for value, number in zip(strange[:3], range(3, 6), strict=True):
-        with pytest.raises(DataError, match=r"would run code.*--trust"):
+        with pytest.raises(DataError, match=r"could run code.*--trust"):
             batch_store.read_batch(tmp_path, f"0-{number}.pt")
         assert type(batch_store.read_batch(tmp_path, f"0-{number}.pt", trust=True)) is type(value)
     assert [len(list(store.folder.iterdir())), store.keep(Box(9)), store.forget(99)] == [8, "0-8.pt", None]

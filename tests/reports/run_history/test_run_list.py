@@ -178,7 +178,7 @@ def test_a_flight_record_alone_is_no_broken_run(tmp_path: Path) -> None:
     put(tmp_path / "mine" / "flight", **{"ring-0-1.bin": "x", "program.json": {"schema": 1, "time": 1793750400}})
     listed = only(tmp_path)
     assert (listed.status, listed.started, listed.failure) == ("recorded", "2026-11-04T00:00:00+00:00", None)
-    assert "a flight record alone" in listed.why
+    assert "only a flight record" in listed.why
     assert only(tmp_path / "mine") == listed
     put(tmp_path / "mine" / "incident", **{"replay.json": "{}"})  # what `ocrlab replay` adds
     assert only(tmp_path) == listed

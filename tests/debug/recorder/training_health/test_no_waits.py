@@ -155,7 +155,7 @@ FAULTS = {
     "decay": "weight decay",
     "stale": "gradients are never set to zero",
     "scaled": "",  # there is no scaler
-    "zeroed": "every one was 0",
+    "zeroed": "all gradients were 0",
     "scales": "validation gives the model other numbers",
 }
 

@@ -120,7 +120,7 @@ def cleared(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
 
 def test_gradients_that_are_filled_with_zeros_before_the_step(tmp_path: Path) -> None:
     text = report(tmp_path, cleared)
-    assert "every one was 0 when the optimiser stepped" in text
+    assert "all gradients were 0 when the optimiser stepped" in text
     assert "dead" not in text
 
 
