@@ -44,7 +44,7 @@ def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
     results = [*_dropped(step), *_lost(calls, again)]
     yield from results
     if not results:
-        yield holds("eval mode gives the same twice")
+        yield holds("eval mode gives the same outputs twice")
 
 
 Call = tuple[str, nn.Module, list[Tensor], list[Tensor]]
