@@ -78,7 +78,7 @@ def test_another_failure_is_reported_as_what_it_is(tmp_path: Path) -> None:
     assert oom.kind.kind == ""
     assert "user.shape" in oom.sentence
     assert not oom.record["ran_out"]
-    assert "Nothing says" in answer(tmp_path, "step 1\nstep 2\n").sentence
+    assert "There is no sign" in answer(tmp_path, "step 1\nstep 2\n").sentence
 
 
 def test_a_log_whose_memory_climbs_is_a_leak(tmp_path: Path) -> None:

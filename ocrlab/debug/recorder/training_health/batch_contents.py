@@ -26,6 +26,11 @@ HALVES = (torch.float16, torch.bfloat16)
 TARGETS = ("target", "label", "gt", "mask_gt", "y")
 
 
+def in_batch(name: str) -> str:
+    """Return the dotted name of a tensor of a batch as a reader writes it: `batch[0]` for `0`."""
+    return f"batch[{name}]" if name[:1].isdigit() else name
+
+
 @dataclass
 class BatchContents:
     """The looks at batches of one training, counted in its statistics."""
@@ -88,7 +93,7 @@ class BatchContents:
     def _note(self, name: str, tensor: Tensor) -> None:
         wrong = not_finite(tensor)
         if wrong is not None and not self.stats.broken:
-            where = f"{value_at(tensor, wrong)} in {name}, {position_text(wrong)}"
+            where = f"{value_at(tensor, wrong)} in {in_batch(name)}, {position_text(wrong)}"
             self.stats.broken = f"batch {self.stats.batches} held {where}"
 
     def _search(self, name: str, tensor: Tensor) -> None:
@@ -107,7 +112,7 @@ class BatchContents:
                     mask = torch.zeros(tensor_shape, dtype=torch.bool)
                     mask.view(-1)[position] = True
                     shown = f"{found:g}" if isinstance(found, float) else str(found)
-                    where = f"{shown} ({count} of {mask.numel()} values) in {name}, {position_text(mask)}"
+                    where = f"{shown} ({count} of {mask.numel()} values) in {in_batch(name)}, {position_text(mask)}"
                     stats.broken = f"batch {batch} held {where}"
 
             tensor_shape = tensor.shape

@@ -343,7 +343,7 @@ def _nonfinite_text(stats: TrainingStats) -> str:
         )
     else:
         what = f"the loss is {stats.last:g}, and was not finite from batch {stats.lost} of {stats.batches} on"
-        what += ": it learns nothing since"
+        what += ": it has learned nothing since"
         grew = bool(losses) and abs(before) > ROSE[0] * abs(losses[0]) + ROSE[1]
         look = (
             f"it had grown from {losses[0]:.4g} to {before:.4g}: try a smaller learning rate, or clip gradients"

@@ -51,7 +51,7 @@ def test_a_constant_loss_is_reported() -> None:
         (
             [0.5, 90.0, math.nan],
             3,
-            ("from batch 3 of 30 on: it learns nothing since", "smaller learning rate"),
+            ("from batch 3 of 30 on: it has learned nothing since", "smaller learning rate"),
             "no step",
         ),
         ([0.5, 0.4, math.nan], 3, ("0.4 just before, and had not grown: look at this batch",), "smaller learning"),
@@ -74,7 +74,7 @@ def test_a_batch_that_is_not_finite_stands_first_and_its_loss_gets_no_advice() -
     stats.broken = "batch 9 held inf (1 of 2 values) in 0"
     text = sentences(stats, MODEL)
     assert text[0].startswith("batch 9 held inf")
-    assert text[-1].endswith("from batch 9 of 30 on: it learns nothing since, as that batch was not finite")
+    assert text[-1].endswith("from batch 9 of 30 on: it has learned nothing since, as that batch was not finite")
 
 
 def test_targets_in_batches_of_any_form() -> None:
