@@ -92,7 +92,7 @@ def test_tables_that_do_not_join(tmp_path: Path) -> None:
     Image.new("L", (100, 90)).save(tmp_path / "c.png")
     index = loaded(tmp_path, twice)
     assert [sample.name for sample in index.samples] == ["b"]
-    assert len(index.problems) == 2 and all("image id 1 is here 2 times" in str(problem) for problem in index.problems)
+    assert len(index.problems) == 2 and all("image id 1 occurs 2 times" in str(problem) for problem in index.problems)
     with pytest.raises(DataError, match="has no image_id"):
         loaded(tmp_path, coco([{"id": 7, "bbox": BOX}]))
     with pytest.raises(DataError, match="COCO without a list of annotations"):

@@ -96,7 +96,7 @@ def test_a_bad_word_is_named_with_its_line(tmp_path: Path, word: Any, says: str)
         ('{"images": {\n "a.png": }\n}', "ufo.json:2: not JSON. Given: Expecting value"),
         ('{"images": {\n"a.png": {}}}\n"more"', "ufo.json:3: not JSON. Given: Extra data"),
         pytest.param("[" * 99999, "not JSON", id="deep"),
-        ('{"images": {"a.png": {"words": {}}, "a.png": {"words": {}}}}', "the key 'a.png' is twice"),
+        ('{"images": {"a.png": {"words": {}}, "a.png": {"words": {}}}}', "the key 'a.png' occurs twice"),
     ],
 )
 def test_what_is_no_ufo(tmp_path: Path, content: str, says: str) -> None:
