@@ -59,7 +59,7 @@ def test_a_run_goes_on_with_the_network_that_it_began_with(tmp_path: Path) -> No
     path = tmp_path / "last.ckpt"
     checkpoint.save({"ocrlab": CARD}, path)
     assert checkpoint.to_resume(path, Config(batch_size=2))["step"] == 1
-    with pytest.raises(CheckpointError, match="another network.*Given: width=64. Needed: width=128. Restore the config"):
+    with pytest.raises(CheckpointError, match="another network.*Given: width=64. Needed: width=128. Restore"):
         checkpoint.to_resume(path, Config(width=128))
     about = {name: value for name, value in CARD.items() if name != "config"}
     checkpoint.save({"ocrlab": about}, path)

@@ -57,7 +57,7 @@ def test_the_kernels_own_python_passes(execute: Any) -> None:
 @pytest.mark.parametrize(
     ("values", "outcome", "words"),
     [
-        ({}, "PASS", ["contract of a step", "bf16 against fp32", "one page by heart"]),
+        ({}, "PASS", ["contract of a step", "bf16 against fp32", "one page overfitted"]),
         # unclip 6 makes every polygon too large, so that also what was learned by heart is not found
         ({"crop": 64, "overrides": ["width=16", "post.unclip=6", "runtime.threads=1"]}, "FAIL", ["do not agree"]),
     ],

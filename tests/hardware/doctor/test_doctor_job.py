@@ -124,7 +124,7 @@ def test_an_interpreter_that_is_none_still_gives_a_report(tmp_path: Path) -> Non
 
 
 CHECKS = [
-    Check("interpreter", "ok", "CPython 3.11.7, 64 bit, x86_64, its own environment", step=1),
+    Check("interpreter", "ok", "CPython 3.11.7, 64 bit, x86_64, in a virtual environment", step=1),
     Check("import torch", "fail", "died of SIGILL " * 12, "a build for this processor", "python -c 'x' " * 9, 2, "a.b"),
     Check("a name that is far too long for its column", "warn", "something", "else", "true", 3),
     Check("WSL2", "skip", "this is not WSL — nor anything else", step=8),

@@ -90,21 +90,21 @@ SOURCES = {
     "in one line": (
         "def load(i):\n    L.acquire(); L.acquire()\n",
         [("load", 2)],
-        "it has taken L already, a few lines above or in the same line",
+        "it already holds L, taken a few lines above or in the same line",
     ),
-    "after another one": ("def load(i):\n    L.acquire()\n    L.acquire()\n", [("load", 3)], "taken L already"),
+    "after another one": ("def load(i):\n    L.acquire()\n    L.acquire()\n", [("load", 3)], "already holds L"),
     "around a call": (
         "class D:\n    def load(self, i):\n        with self.lock:\n            return self.read(i)\n"
         "    def read(self, i):\n        with self.lock:\n            return i\n",
         [("read", 6), ("load", 4)],
-        "taken self.lock already, in load",
+        "already holds self.lock, taken in load",
     ),
     "acquired, then a call": (
         "def load(i):\n    L.acquire()\n    read(i)\n    L.release()\ndef read(i):\n    with L:\n        pass\n",
         [("read", 6), ("load", 3)],
-        "taken L already, in load",
+        "already holds L, taken in load",
     ),
-    "nested": ("def load(i):\n    with L:\n        with L:\n            pass\n", [("load", 3)], "taken L already"),
+    "nested": ("def load(i):\n    with L:\n        with L:\n            pass\n", [("load", 3)], "already holds L"),
     "never let go": ("def load(i):\n    L.acquire()\n    return i\n", [("load", 2)], "nothing in"),
     # and what is none of these
     "let go before": (
@@ -177,7 +177,7 @@ WORD = "import os\nr, w = os.pipe()\npid = os.fork()\nif not pid:\n    os.read(r
     ],
 )
 def test_processes_that_wait_for_each_other(hangs: Hangs, code: str, words: list[str]) -> None:
-    best = hangs(code, "hang.deadlock", "nobody is left to wake them")[0]
+    best = hangs(code, "hang.deadlock", "no thread is left that could wake them")[0]
     assert best.level is Level.DECISIVE
     assert all(word in best.why for word in words), best.why
 
