@@ -113,27 +113,6 @@ def select(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> 
     return _rebuild(batch, [value for _, value in inner])
 
 
-def narrow_in_place(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> Any:
-    """Leave in a batch only the samples at `positions`, in place, since the caller holds the same batch.
-
-    Returns it; if a tuple would have to change, a new one.
-    """
-    if isinstance(batch, Tensor):
-        if batch.dim() and batch.shape[0] == count:
-            batch.data = select(batch.detach(), positions, count)
-    elif isinstance(batch, list | tuple) and len(batch) == count and not _are_whole_batches(batch, count):
-        items = [batch[position] for position in positions]
-        if isinstance(batch, tuple):
-            return tuple(items)
-        batch[:] = items
-    elif depth < DEEPEST and not isinstance(batch, SIMPLE):
-        inner = [value for _, value in parts(batch)]
-        left = [narrow_in_place(value, positions, count, depth + 1) for value in inner]
-        if any(new is not old for new, old in zip(left, inner, strict=True)):
-            return batch if _set_values(batch, left) else _rebuild(batch, left)
-    return batch
-
-
 def same_batch(first: Any, second: Any) -> bool:
     """Return whether two batches hold the same tensors, by name and value."""
     first_tensors, second_tensors = dict(tensors(first)), dict(tensors(second))
@@ -180,27 +159,19 @@ def changes_order(collate: Callable[[Sequence[int]], Any], count: int) -> bool:
     return any(not _equal(rows, rows.flip(0)) for rows in rows) and same_batch(forward, backward)
 
 
-def _set_values(batch: Any, values: list[Any]) -> bool:
-    """Put other values into a container in place; tell whether it allows that."""
-    if isinstance(batch, tuple):
-        return False
-    if isinstance(batch, list):
-        batch[:] = values
-    elif hasattr(batch, "keys") and not dataclasses.is_dataclass(batch):
-        for key, value in zip(list(batch.keys()), values, strict=True):
-            batch[key] = value
-    else:
-        for field, value in zip(list(getattr(batch, "__dict__", ())), values, strict=False):
-            object.__setattr__(batch, field, value)
-    return True
-
-
 def _rebuild(batch: Any, values: list[Any]) -> Any:
     """Return a container of the same kind with other values."""
     if isinstance(batch, tuple):
         return type(batch)(*values) if hasattr(batch, "_fields") else tuple(values)
-    rebuilt = values if isinstance(batch, list) else copy.copy(batch)
-    _set_values(rebuilt, values)
+    if isinstance(batch, list):
+        return values
+    rebuilt = copy.copy(batch)
+    if hasattr(batch, "keys") and not dataclasses.is_dataclass(batch):
+        for key, value in zip(list(batch.keys()), values, strict=True):
+            rebuilt[key] = value
+    else:
+        for field, value in zip(getattr(batch, "__dict__", ()), values, strict=False):
+            object.__setattr__(rebuilt, field, value)
     return rebuilt
 
 

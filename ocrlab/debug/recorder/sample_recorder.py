@@ -179,8 +179,7 @@ class SampleRecorder:
         """Return the name that a sample of a stream carries itself, '' for none: a batch of one may be impossible."""
         if not self.origin.samples:
             with contextlib.suppress(Exception):
-                batch = make([sample])
-                names = batch_names(getattr(batch, "data", batch))  # a replay puts the samples beside the batch
+                names = batch_names(make([sample]))
                 return names[0] if len(names) == 1 else ""
         return ""
 

@@ -50,7 +50,6 @@ ANOMALY = Variant("anomaly mode", "under anomaly mode", {"trace": True, "anomaly
 BLOCKING = Variant(
     "CUDA_LAUNCH_BLOCKING=1", "with CUDA_LAUNCH_BLOCKING=1", {"trace": True}, {"CUDA_LAUNCH_BLOCKING": "1"}, (), TIMING
 )
-SYNC = Variant("synchronised", "with a synchronise after each module", {"sync": True})
 CPU = Variant(
     "on the CPU",
     "on the CPU",
@@ -70,10 +69,8 @@ MEMCHECK = Variant(
     ("compute-sanitizer", "--target-processes", "all", "--error-exitcode", "86", "--report-api-errors", "no"),
     "compute-sanitizer reports nothing",
 )
-OTHERWISE = (FP32, THREAD, MKLDNN, ANOMALY, SYNC, CPU, CUDNN, CACHING, SANITIZER, MEMCHECK)
-ALTERED = frozenset(
-    variant.name for variant in OTHERWISE
-)  # in which another fault may come first, which is not the run's
+OTHERWISE = (FP32, THREAD, MKLDNN, ANOMALY, CPU, CUDNN, CACHING, SANITIZER, MEMCHECK)
+ALTERED = frozenset(variant.name for variant in OTHERWISE)  # another fault may come first there, not the run's
 SLOW = (CPU.name, SANITIZER.name, MEMCHECK.name)  # a hang there may only be slowness
 
 
@@ -169,10 +166,10 @@ def _on_gpu(fault: Mapping[str, Any]) -> list[Variant]:
     library = op.startswith("aten::") and LIBRARY_OPS.search(op)
     library = library or (not op and LIBRARY_NODES.search(str(fault.get("node") or "")))
     if ended in fault_match.LIBRARY or (dies_on_gpu(fault) and library):
-        return [CPU, CUDNN, *precise, *tools, SYNC, CACHING, SANITIZER]
+        return [CPU, CUDNN, *precise, *tools, CACHING, SANITIZER]
     if ended:
-        return [CPU, *tools, CACHING, SYNC, SANITIZER, CUDNN, *precise]
-    return [CPU, *precise, CUDNN, SYNC, CACHING, SANITIZER, *tools]
+        return [CPU, *tools, CACHING, SANITIZER, CUDNN, *precise]
+    return [CPU, *precise, CUDNN, CACHING, SANITIZER, *tools]
 
 
 def is_placed(fault: Mapping[str, Any]) -> bool:

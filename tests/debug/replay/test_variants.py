@@ -52,9 +52,11 @@ def test_a_bad_value_with_its_operator_asks_for_no_cell_about_memory_or_races(to
     assert "stream sanitizer" in names(unplaced, on_gpu=True) and "compute-sanitizer" in names(unplaced, on_gpu=True)
     assert len(asked(nan, {})) == 4
     silent = {"kind": "nonfinite", "tensor": "loss"}
-    assert not variants.says(variants.SYNC, None, silent), "nothing inspects values there, and no exception reports one"
-    assert not variants.settles(variants.SYNC, silent, None) and variants.settles(variants.FP32, silent, None)
-    assert variants.says(variants.SYNC, None, unplaced) and variants.settles(variants.SYNC, unplaced, None)
+    assert not variants.says(variants.CACHING, None, silent), (
+        "nothing inspects values there, and no exception reports one"
+    )
+    assert not variants.settles(variants.CACHING, silent, None) and variants.settles(variants.FP32, silent, None)
+    assert variants.says(variants.CACHING, None, unplaced) and variants.settles(variants.CACHING, unplaced, None)
 
 
 def test_a_step_that_began_in_a_dead_context_asks_for_the_steps_before_it() -> None:
@@ -67,7 +69,7 @@ def test_a_step_that_began_in_a_dead_context_asks_for_the_steps_before_it() -> N
 
 def test_a_gpu_has_the_whole_matrix(tools: None, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = {"kind": "exception", "op": "aten::index", "inputs": ["(4, 8) fp16 cuda:0"]}
-    wanted = ["on the CPU", "fp32", "cuDNN off", "synchronised", "no caching allocator", "stream sanitizer"]
+    wanted = ["on the CPU", "fp32", "cuDNN off", "no caching allocator", "stream sanitizer"]
     assert names(fault, on_gpu=True) == [*wanted, "compute-sanitizer"]
     monkeypatch.setattr(variants.shutil, "which", lambda name: None)
     assert names(fault, on_gpu=True) == wanted

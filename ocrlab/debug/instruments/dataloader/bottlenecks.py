@@ -6,10 +6,10 @@ import os
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from ocrlab.debug.instruments.dataloader.worker_log import COLLATE, Death, LockStats, Log, Sample, Step
+from ocrlab.debug.instruments.dataloader.worker_log import COLLATE, Death, Log, Sample, Step
 from ocrlab.debug.instruments.sample_names import index_text
 
 LITTLE = 0.05  # of the step; below it the loader keeps up
@@ -18,13 +18,10 @@ SLOW = 5.0  # times the median sample that make a sample slow
 NEARLY_ALL = 0.95  # of the time of slow samples: the others are left out
 SLICE = 0.02  # seconds; a sample may be off its core for as long because others ran, which is not its fault
 STARVED = 0.25  # of the time without a core, from which on it is reported
-UNEVEN = 3.0  # times the others' time for a sample, from which on a worker is slow
-BUSY, IDLE = 0.8, 0.6  # of its time, for a worker that the others wait for, and at most of theirs
 ASLEEP = 0.5  # of a sample's time on a processor; below it the sample waits for something else
 LOOKS = 4  # readings of the memory of the training process, from which on they say whether it goes on growing
 GROWN = 64e6  # bytes of a worker's own memory, and 20 % of it
 MB = 1e6
-TUNE = "ocrlab.debug.instruments.dataloader.tune_workers.measure"
 
 
 def process_row(log: Log, deaths: Sequence[Death] = ()) -> dict[str, Any]:
@@ -105,7 +102,6 @@ class Loading:
     deaths: Sequence[Death] = ()
     workers: int = 0
     error: BaseException | None = None
-    locks: LockStats = field(default_factory=LockStats)
     persistent: bool = False
 
     @property
@@ -204,17 +200,14 @@ class Loading:
             return f"the training process loads in line, and {part}: the rest is what the loader does around each"
         slow = slow_samples(every)
         lost = sum(sample.seconds for sample in slow)
-        locked = self.locks.shared and self.on_cpu < ASLEEP  # then a sample is slow where its worker lacks the lock
-        if slow and lost > 0.25 * max(seconds, waited) and not locked:
+        if slow and lost > 0.25 * max(seconds, waited):
             times = slow[0].seconds / slow[0].of / (typical or 1e-9)
             which = f"the slowest is {slow[0].name}, {ms(slow[0].seconds)}, {times:.0f} times the median"
             return f"{100 * lost / seconds:.0f} % of loading is {len(slow)} of {len(every)} samples; {which}"
         if collating > seconds:
             return f"making batches of the samples (collate_fn) takes longer than loading them, {ms(collating)} in all"
-        if slow_worker := self._slow_worker():
-            return slow_worker
         busy = statistics.fmean(share for log in self.logs if (share := _busy_share(log)) is not None)
-        doing = self._doing(locked)
+        doing = self._doing()
         if self.workers == 0:
             return f"the training process loads in line, {ms(typical)} a sample, and {doing}"
         who = "the worker is" if self.workers == 1 else f"all {self.workers} workers are"
@@ -222,39 +215,15 @@ class Loading:
             return f"{who} busy for {100 * busy:.0f} % only: the time goes into handing batches over, not into loading"
         return f"{who} busy ({ms(typical)} a sample), and {doing}"
 
-    def _slow_worker(self) -> str:
-        """Return that one worker is far slower than the others, which wait for it: batches come in turn."""
-        loading = [log for log in self.worker_logs if log.count]
-        slow = max(loading, key=lambda log: log.seconds / log.count, default=None)
-        others = [log for log in loading if slow is not None and log.worker != slow.worker]
-        if slow is None or not others:
-            return ""
-        own, typical = slow.seconds / slow.count, statistics.median(log.seconds / log.count for log in others)
-        idle = statistics.fmean(_busy_share(log) or 0.0 for log in others)
-        if own < UNEVEN * typical or (_busy_share(slow) or 0.0) < BUSY or idle > IDLE:
-            return ""
-        several = len(others) > 1
-        return (
-            f"worker {slow.worker} takes {ms(own)} a sample, the other{'s' * several} {ms(typical)} and "
-            f"{'are' if several else 'is'} busy for {100 * idle:.0f} % only: batches come in turn, so that all "
-            "wait for that one; look at what it has for itself: samples, files, a disk, worker_init_fn"
-        )
-
-    def _doing(self, locked: bool) -> str:
+    def _doing(self) -> str:
         without = [share for log in self.logs if (share := _share_without_core(log)) is not None]
         lacking = statistics.fmean(without) if without else 0.0
         usable = "1 core is usable" if cores() == 1 else f"{cores()} cores are usable"
-        starved = f"without a core for {100 * lacking:.0f} % of the time; {usable}" if lacking > STARVED else ""
-        asleep = f"{100 * (1 - self.on_cpu):.0f} % of that is waiting for"
-        if locked:  # a worker that holds the lock and has no core holds up the others as well
-            what = "a lock that another worker holds: one of them loads at a time, and more workers do not help"
-            return f"{asleep} {what}" + (f"; they are {starved}" if starved else "")
-        if starved:
-            return starved
+        if lacking > STARVED:
+            return f"without a core for {100 * lacking:.0f} % of the time; {usable}"
         if self.on_cpu < ASLEEP:
-            return (
-                f"{asleep} disk or network, which more workers overlap, or for a lock that all share, which they do not"
-            )
+            waits = "disk or network, which more workers overlap, or for a lock that all share, which they do not"
+            return f"{100 * (1 - self.on_cpu):.0f} % of that is waiting for {waits}"
         room = spare_cores(self.busy_cores(), len({log.worker for log in self.worker_logs}))
         return f"{100 * min(self.on_cpu, 1):.0f} % of that is computing, {room}"
 
@@ -340,7 +309,7 @@ def spare_cores(step: int, workers: int) -> str:
     return (
         f"and more workers have no core of their own: computing ({step} core{'' if step == 1 else 's'})"
         + (f" and {workers} worker{'' if workers == 1 else 's'} fill" if workers else " fills")
-        + f" the {cores()} core{'' if cores() == 1 else 's'}; {TUNE} says what is fastest"
+        + f" the {cores()} core{'' if cores() == 1 else 's'}"
     )
 
 

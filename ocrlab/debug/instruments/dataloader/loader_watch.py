@@ -5,7 +5,7 @@
             ...
     print(report.finding()); report.table(); report.slowest(); report.steps()
 
-`tune_workers.measure` tries settings and recommends only what it has measured.
+`measure` tries settings and recommends only what it has measured.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ from ocrlab.debug.instruments import sample_names
 from ocrlab.debug.instruments.dataloader import bottlenecks, loader_proxy, sample_timing, worker_log
 from ocrlab.debug.instruments.dataloader.bottlenecks import Loading
 from ocrlab.debug.instruments.dataloader.loader_proxy import IteratorProxy
-from ocrlab.debug.instruments.dataloader.tune_workers import Setting, Trial, TuningResult, measure, rebuild_loader
-from ocrlab.debug.instruments.dataloader.worker_log import Death, LockStats, RunQueue, Step, current_syscall
+from ocrlab.debug.instruments.dataloader.tune_workers import Setting, measure
+from ocrlab.debug.instruments.dataloader.worker_log import Death, RunQueue, Step
 from ocrlab.run_folder.fail_safe import InstrumentGuard, raised_by_signal
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Death", "LoaderReport", "Setting", "Step", "Trial", "TuningResult", "measure", "rebuild_loader", "watch"]
+__all__ = ["LoaderReport", "Setting", "Step", "measure", "watch"]
 
-MAX_LOCK_PROBES = 200  # steps before whose wait the system call of each worker is read
 MAX_STEPS = 100_000  # of the last steps that are stored
 MAIN = -1  # the worker number of the training process itself
 
@@ -58,7 +57,6 @@ class LoaderReport:
         self.run_queue: RunQueue | None = None  # of the thread that takes the batches
         self._delay = self._cpu = 0.0  # of this thread, of this process, when the last batch came
         self._timing = 0.0  # seconds that timing samples had taken in this process by then
-        self.locks = LockStats()
         self._event: Any = None  # a CUDA event after everything that the last step asked of the device
         self.from_loader = False  # the loader itself makes timed iterators
 
@@ -105,7 +103,7 @@ class LoaderReport:
         self.read_logs()
         persistent = bool(getattr(self.source, "persistent_workers", False))
         steps = list(self.step_records)
-        loading = Loading(steps, self.logs, self.deaths, self.workers, self.error, self.locks, persistent)
+        loading = Loading(steps, self.logs, self.deaths, self.workers, self.error, persistent)
         return loading.findings()
 
     def finding(self) -> str:
@@ -144,9 +142,6 @@ class LoaderReport:
             last.compute = now - last.began - last.wait
             last.delay = (self.run_queue.seconds() if self.run_queue else 0.0) - self._delay
             last.cpu = time.process_time() - self._cpu
-        if len(self.step_records) <= MAX_LOCK_PROBES:
-            alive = [pid for pid, process in self.processes.items() if process.is_alive()]
-            self.locks.add([call for pid in alive if (call := current_syscall(pid))])
         if torch.cuda.is_initialized() and torch.cuda.is_available():
             self._event = torch.cuda.Event()
             self._event.record()

@@ -8,8 +8,6 @@ against three, chance alone puts one setting wholly before the other in 1 of 20 
 from __future__ import annotations
 
 import contextlib
-import inspect
-import os
 import statistics
 import time
 import warnings
@@ -18,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader
 
 from ocrlab.errors import ConfigError
 
@@ -109,13 +106,6 @@ class TuningResult:
         best, now = self.best, self.now
         return best.median / now.median if best is not None and now is not None else float("nan")
 
-    def line(self) -> str:
-        """Return the setting to use as one writes it."""
-        if self.best is None:
-            return ""
-        setting = self.best.setting
-        return f"DataLoader(..., num_workers={setting.workers}); torch.set_num_threads({setting.threads})"
-
     def table(self) -> pandas.DataFrame:
         """Return one row a setting: milliseconds of a step with their spread over the turns, waiting, first batch."""
         import pandas as pd
@@ -137,42 +127,29 @@ class TuningResult:
         gain = 100 * (1 - best.median / now.median)
         return f"{best.setting}: {best} a step instead of {now} with {now.setting}, {gain:.0f} % less"
 
-    def __str__(self) -> str:
-        if not self.trials:
-            return self.finding()
-        shown = self.table()
-        shown = shown if any(trial.error for trial in self.trials) else shown.drop(columns="error")
-        figures = shown.to_string(index=False, float_format=lambda value: f"{value:.3g}", na_rep="")
-        return "\n".join(filter(None, [self.finding(), self.line(), figures]))
-
 
 def measure(
-    make_loader: Callable[..., Iterable[Any]] | DataLoader[Any],
-    step: Callable[[Any], object] | float = 0.0,
-    workers: Sequence[int] = (0, 1, 2),
-    threads: Sequence[int] | None = None,
+    make_loader: Callable[[int], Iterable[Any]],
+    step: Callable[[Any], object],
+    workers: Sequence[int],
+    threads: Sequence[int],
     *,
-    used: Setting | None = None,
+    used: Setting,
     seconds: float = 2.0,
     turns: int = 3,
     progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> TuningResult:
     """Return how fast each number of workers (and of torch's threads) is, with the user's own data and step.
 
-    `make_loader(workers)` returns a fresh loader; a DataLoader is rebuilt with its own settings. `step(batch)` is the
-    training step, or the seconds that one takes. `used` is the setting in use (default: the loader's, the first of
-    `workers`). Each setting has `turns` turns of `seconds`, the one in use and one that seems better as many again.
-    Raises ConfigError for what cannot be tried.
+    `make_loader(workers)` returns a fresh loader, `step(batch)` is the training step, `used` the setting in use. Each
+    setting has `turns` turns of `seconds`, the one in use and one that seems better as many again. Raises ConfigError
+    for what cannot be tried.
     """
     threads_before = torch.get_num_threads()
-    tried = [Setting(w, t) for t in (threads or (threads_before,)) for w in workers]
+    tried = [Setting(w, t) for t in threads for w in workers]
     if not tried or any(s.workers < 0 or s.threads < 1 for s in tried) or turns < 1 or seconds <= 0:
         need = "workers of 0 or more, threads and turns of 1 or more, seconds above 0"
         raise ConfigError("These settings cannot be measured", got=f"workers={workers}, threads={threads}", need=need)
-    make = _maker(make_loader)
-    if used is None:
-        used = Setting(getattr(make_loader, "num_workers", tried[0].workers), threads_before)
-    act: Callable[[Any], object] = step if callable(step) else lambda batch: _spin(step)
     trials = [Trial(setting) for setting in dict.fromkeys([used, *tried])]
     plan, done = turns * len(trials), 0
     measured = TuningResult(trials, used, turns)
@@ -182,7 +159,7 @@ def measure(
         for turn in range(turns):
             for trial in those if turn % 2 == 0 else reversed(those):
                 if not trial.error:
-                    _turn(trial, make, act, seconds)
+                    _turn(trial, make_loader, step, seconds)
                 done += 1
                 if progress is not None:
                     progress({"kind": "measure", "step": done, "total": max(done, plan)})
@@ -197,41 +174,6 @@ def measure(
     finally:
         torch.set_num_threads(threads_before)
     return measured
-
-
-def rebuild_loader(loader: DataLoader[Any], workers: int) -> DataLoader[Any]:
-    """Return a fresh loader with the settings of another one and so many workers; raises what DataLoader raises."""
-    options: dict[str, Any] = {
-        "num_workers": workers,
-        "collate_fn": loader.collate_fn,
-        "pin_memory": loader.pin_memory,
-        "timeout": loader.timeout if workers else 0,
-        "worker_init_fn": loader.worker_init_fn,
-        "multiprocessing_context": loader.multiprocessing_context if workers else None,
-        "generator": loader.generator,
-        "prefetch_factor": (loader.prefetch_factor if loader.num_workers else 2) if workers else None,
-        "persistent_workers": loader.persistent_workers and workers > 0,
-    }
-    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
-        return DataLoader(loader.dataset, batch_size=loader.batch_size, drop_last=loader.drop_last, **options)
-    if loader.batch_sampler is None:
-        return DataLoader(loader.dataset, batch_size=None, sampler=loader.sampler, **options)
-    return DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, **options)
-
-
-def _maker(source: Any) -> Callable[[int], Iterable[Any]]:
-    if isinstance(source, DataLoader):
-        return lambda workers: rebuild_loader(source, workers)
-    if not callable(source):
-        got, need = type(source).__name__, "a function of the number of workers, or a torch DataLoader"
-        raise ConfigError(
-            "No loader can be built from this", got=got, need=need, do="Use lambda workers: DataLoader(...)"
-        )
-    with contextlib.suppress(TypeError, ValueError):
-        if not inspect.signature(source).parameters:
-            need = "a function with one argument, the number of workers"
-            raise ConfigError("make_loader takes no argument", need=need, do="Pass it to num_workers")
-    return source  # type: ignore[no-any-return]
 
 
 def _turn(trial: Trial, make: Callable[[int], Iterable[Any]], step: Callable[[Any], object], seconds: float) -> None:
@@ -283,10 +225,3 @@ def _synchronize() -> None:
     """Let a device finish what it was asked for, so that the clock sees all of it."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
-
-
-def _spin(seconds: float) -> None:
-    """Keep a core busy for some time, as a step would."""
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        os.getpid()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import sys
 import threading
 import time
@@ -26,11 +25,6 @@ GROUP = 64
 COLLATE = "collate_fn"  # in the place of a sample that failed: making a batch of them did
 EVERY = 0.25  # seconds between two readings of memory and processor
 PSS_SHARE = 0.005  # of the time that may go into reading the shared part of memory, which the kernel has to add up
-
-FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine(), "")  # what waits for a lock, of threads or processes
-RUNNING = "running"  # in the place of a system call: on a core, or waiting for one
-MOMENTS = 8  # from which on they say something
-SOME, ALL = 0.5, 0.1  # of the moments: one holds the lock, so that all of them never wait for it at once
 
 
 @dataclass
@@ -242,38 +236,3 @@ def threads() -> tuple[int, int]:
     with contextlib.suppress(Exception):  # half imported, or another module of that name
         return torch.get_num_threads() if torch else 0, cv2.getNumThreads() if cv2 else 0
     return 0, 0
-
-
-@dataclass
-class LockStats:
-    """Moments at which the system call of each worker was read, and at which some or all of them waited for a lock."""
-
-    moments: int = 0
-    some: int = 0
-    all: int = 0
-
-    def add(self, calls: list[str]) -> None:
-        """Add a moment: of each worker the system call that it waits in, RUNNING where it has or wants a core.
-
-        A worker that was given the lock wants a core first, for long on a busy machine: a moment at which one runs and
-        nobody waits for a lock tells nothing.
-        """
-        waiting = calls.count(FUTEX)
-        if len(calls) > 1 and (waiting or RUNNING not in calls):
-            self.moments += 1
-            self.some += 0 < waiting < len(calls)
-            self.all += waiting == len(calls)
-
-    @property
-    def shared(self) -> bool:
-        """Return whether the workers wait for a lock that one of them holds; their own threads do not count."""
-        return self.moments >= MOMENTS and self.some >= SOME * self.moments and self.all <= ALL * self.moments
-
-
-def current_syscall(pid: int) -> str:
-    """Return the number of the system call in which the main thread of a process waits; "" where it cannot be read."""
-    try:
-        with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
-            return file.read().split()[0] if FUTEX else ""
-    except (OSError, ValueError, IndexError):
-        return ""

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.utils._pytree import tree_map_only
 
 from ocrlab.debug.instruments.memory.module_attribution import ModuleTracker
 from ocrlab.debug.instruments.memory.storage_tracker import StorageTracker, unpack_saved
@@ -150,7 +151,8 @@ class FakeTraining:
 
     def accumulate(self, batch: Any, *, drop_gradients: bool) -> None:
         """Make one micro-batch as Lightning does: old gradients go between the forward pass and the backward."""
-        inputs = _fake_batch(batch)
+        fake = lambda tensor: torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)  # noqa: E731
+        inputs = tree_map_only(Tensor, fake, batch)
         for _, tensor in tensors(inputs):
             self.live.classify(tensor, "batch", "batch")
         with torch.autocast("cpu", self.kind or torch.bfloat16, enabled=self.kind is not None):
@@ -199,16 +201,3 @@ def _estimate(blocks: list[Block]) -> Estimate:
         parts[block.kind if block.kind in parts else "workspace"] += block.bytes
     last = max(alive, key=lambda b: (bool(b.phase), b.born), default=None)
     return Estimate(parts, peak, last.module if last else "", last.phase if last else "")
-
-
-def _fake_batch(batch: Any) -> Any:
-    """Return new fake tensors like those of a batch."""
-    if isinstance(batch, Tensor):
-        return torch.empty_strided(batch.shape, batch.stride(), dtype=batch.dtype)
-    if isinstance(batch, dict):
-        return type(batch)({key: _fake_batch(value) for key, value in batch.items()})
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*map(_fake_batch, batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(map(_fake_batch, batch))
-    return batch

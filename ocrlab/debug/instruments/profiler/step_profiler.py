@@ -26,7 +26,6 @@ from torch.profiler import ProfilerActivity
 
 from ocrlab.debug.instruments.compiled_modules import any_compiled, is_compiled
 from ocrlab.debug.instruments.profiler import operators
-from ocrlab.debug.instruments.profiler.device_peaks import peak
 from ocrlab.debug.instruments.profiler.nvtx_ranges import ModuleRanges
 from ocrlab.debug.instruments.profiler.sync_points import Place, WaitFinder, short_path
 from ocrlab.errors import ConfigError, RunError
@@ -130,17 +129,8 @@ class StepProfile:
 
     def rate(self) -> float | None:
         """Return the FLOP/s that the step achieved, None where they were not counted."""
-        count = sum(self.lines.flops.values()) if self.lines else 0
+        count = self.lines.flops if self.lines else 0
         return count / self.step_seconds() if count and self.seconds else None
-
-    def share_of_peak(self) -> float | None:
-        """Return the achieved share of what the card can do in the format that does most of the work."""
-        rate = self.rate()
-        if rate is None or self.lines is None or not self.device:
-            return None
-        [(dtype, _)] = self.lines.flops.most_common(1)
-        most = peak(self.device, dtype, torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
-        return rate / most if most else None
 
     def finding(self) -> str:
         """Return what the time goes into, and where the host waits, in one sentence."""
@@ -148,13 +138,12 @@ class StepProfile:
             return f"Nothing was profiled: {self.problem or self._missing_steps()}"
         data = sum(o.share for o in self.operators if o.phase == "data")
         ours = sum(o.share for o in self.operators if o.name == DISPATCH)
-        share, rate = self.share_of_peak(), self.rate()
         sentences = [
             self._python_share(),
             self._largest_operator(),
             f"{100 * data:.0f} % waits for data" if data > 0.1 else "",
             self._frequent_wait(),
-            "" if rate is None else _speed(rate) + (f", {_figure(100 * share)} % of the card's peak" if share else ""),
+            _speed(self.rate()),
             self._missing_lines(),
             f"{100 * ours:.0f} % is what looks at each operator (memory.watch, a dispatch mode of yours)"
             if ours > OURS
@@ -350,13 +339,12 @@ def steps(
         profile.close()
 
 
-def _speed(rate: float) -> str:
-    """Return FLOP/s in words; of a small rate two digits, which is not nothing."""
-    return f"{_figure(rate / 1e9)} GFLOP/s" if rate >= 1e8 else f"{_figure(rate / 1e6)} MFLOP/s"
-
-
-def _figure(value: float) -> str:
-    return f"{value:.0f}" if value >= 9.95 else f"{value:.2g}"
+def _speed(rate: float | None) -> str:
+    """Return FLOP/s in words, with two digits of a small rate; "" for None."""
+    if rate is None:
+        return ""
+    value, unit = (rate / 1e9, "GFLOP/s") if rate >= 1e8 else (rate / 1e6, "MFLOP/s")
+    return f"{value:.0f} {unit}" if value >= 9.95 else f"{value:.2g} {unit}"
 
 
 def _settle() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 import warnings
 from collections import Counter
 from dataclasses import dataclass
@@ -91,8 +90,7 @@ class WaitFinder(TorchDispatchMode):
         self.dispatch = dispatch
         self.cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
         self.places: Counter[Place] = Counter()
-        self.seconds: dict[Place, float] = {}
-        self.flops: Counter[str] = Counter()  # by dtype
+        self.flops = 0
         self.computed: set[int] = set()  # where the tensors lie that the step computed
         self.stack = contextlib.ExitStack()
         self.warned = WarnedWaits()
@@ -117,19 +115,17 @@ class WaitFinder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name
-        began = time.perf_counter()
         out = func(*args, **kwargs)
         with contextlib.suppress(Exception):  # counting must not end the step
             for _ in self.warned.take():
                 self._take(SYNC.get(name, name.removeprefix("aten::")))
-            self._count(func, name, args, kwargs, out, time.perf_counter() - began)
+            self._count(func, name, args, kwargs, out)
         return out
 
-    def _count(self, func: Any, name: str, args: Any, kwargs: Any, out: Any, seconds: float) -> None:
+    def _count(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
-            first = next(each for each in args if isinstance(each, torch.Tensor))
-            self.flops[str(first.dtype).removeprefix("torch.")] += int(formula(*args, **kwargs, out_val=out))
+            self.flops += int(formula(*args, **kwargs, out_val=out))
         if isinstance(out, torch.Tensor) and not self.cuda:
             self.computed.add(out.untyped_storage().data_ptr())
         waits = SYNC.get(name)
@@ -137,14 +133,11 @@ class WaitFinder(TorchDispatchMode):
             masks = [each for each in args[1] if each is not None and each.dtype in (torch.bool, torch.uint8)]
             waits = "index by a mask" if masks else None
         if waits is not None and not self.cuda:
-            self._take(waits, seconds)
+            self._take(waits)
 
-    def _take(self, operator: str, seconds: float = 0.0) -> None:
-        place = find_place(operator)
-        if place is None:
-            return
-        self.places[place] += 1
-        self.seconds[place] = self.seconds.get(place, 0.0) + seconds
+    def _take(self, operator: str) -> None:
+        if (place := find_place(operator)) is not None:
+            self.places[place] += 1
 
 
 class WarnedWaits:

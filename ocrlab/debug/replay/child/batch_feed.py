@@ -19,14 +19,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.flight_record.ring_reader import Flight
 from ocrlab.debug.flight_record.worker_status import last_batch_failed
 from ocrlab.debug.instruments import sample_names
 from ocrlab.debug.recorder import batch_store, rng_state, saved_rng_states
-from ocrlab.debug.recorder.loader_recorder import LoaderRecorder, can_record
+from ocrlab.debug.recorder.loader_recorder import CountingLoader, LoaderRecorder, can_record
 from ocrlab.debug.recorder.sample_recorder import (
     BatchRequest,
     SampleRecorder,
@@ -142,7 +141,8 @@ class BatchFeed:
             raise DataError("The loader is not the one that was recorded", got=got)
         self.loader = loader
         orders = [BatchRequest(indices(step), step.loaded) for step in steps]
-        copied = self._recorded(loader)
+        recorder = SampleRecorder(loader.dataset, self.place, loader.num_workers, replayed=True)
+        copied = copy_with_recorder(loader, recorder)
         sampler = "batch_sampler" if loader.batch_sampler is not None else "sampler"
         copied.__dict__.update({sampler: orders, "persistent_workers": False})
         if copied.num_workers:
@@ -152,19 +152,15 @@ class BatchFeed:
         for tagged in iterator:
             yield tagged.data
 
-    def _recorded(self, loader: Any) -> Any:
-        """Return a copy of a loader whose samples are recorded."""
-        recorder = SampleRecorder(loader.dataset, self.place, loader.num_workers, replayed=True)
-        return copy_with_recorder(loader, recorder)
-
     def _iterate_to(self, loader: Any, steps: list[Step]) -> Iterator[Any]:
         """Begin the walk as it began then, and leave out what came before the recorded batches."""
         wanted = {int(step.order["position"]): step for step in steps}
         rng_state.restore(saved_rng_states.load_states(self.flight, self.place.rank, self.start, steps[0].walk))
         if can_record(loader):
             self.loader = loader
-            loader = keep_samples(loader, min(wanted))
-            loader = self._recorded(loader)
+            recorder = StreamRecorder(loader.dataset, self.place, loader.num_workers, replayed=True)
+            recorder.first = max(min(wanted) // max(loader.num_workers, 1) - 1, 0)  # unequal streams shift it
+            loader = copy_with_recorder(loader, recorder)
         iterator = iter(loader)
         self.iterators.append(iterator)
         for position in range(max(wanted) + 1):
@@ -180,10 +176,10 @@ class BatchFeed:
                 raise DataError(
                     "The data ends before the recorded batch", got=f"{position} batches", need=max(wanted) + 1
                 ) from None
-            if step is not None:
-                batch = batch.data if isinstance(batch, TaggedBatch) else batch
-                if isinstance(batch, BatchWithSamples):
-                    batch, self.streamed = batch.data, (step, batch.samples)
+            if step is not None and isinstance(batch, TaggedBatch):
+                self.streamed = step, batch.origin.base.get("pickled", b"")
+                yield batch.data
+            elif step is not None:
                 yield batch
 
 
@@ -285,48 +281,29 @@ class ReplayIterator:
         self.inner = self.begin()
 
 
-class FedLoader:
+class FedLoader(CountingLoader):
     """In place of a loader that is not torch's."""
 
     def __init__(self, loader: Any, feed: BatchFeed) -> None:
-        self.loader, self.feed = loader, feed
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("loader", "feed"):
-            raise AttributeError(name)
-        return getattr(self.loader, name)
-
-    def __len__(self) -> int:
-        return len(self.loader)
+        super().__init__(loader)
+        self.feed = feed
 
     def __iter__(self) -> Iterator[Any]:
         return self.feed.batches(self.loader)
 
 
-class BatchWithSamples:
-    """A batch, and what it was made of, pickled: tensors by value, no shared memory."""
+class StreamRecorder(SampleRecorder):
+    """Records the samples of a stream, and from the batch `first` of a worker on what each batch is made of."""
 
-    def __init__(self, data: Any, samples: bytes) -> None:
-        self.data, self.samples = data, samples
+    first = count = 0
 
-    def pin_memory(self) -> BatchWithSamples:
-        """Return it with the batch in page-locked memory (called by DataLoader)."""
-        return BatchWithSamples(pin_memory(self.data), self.samples)
-
-
-class SampleKeepingCollate:
-    """The user's collate function, whose samples are kept from the batch `first` of a worker on."""
-
-    def __init__(self, collate: Callable[[Any], Any], first: int) -> None:
-        self.collate, self.first, self.count = collate, first, 0
-
-    def __call__(self, samples: Any) -> Any:
+    def collate(self, function: Callable[[Any], Any], samples: Any) -> TaggedBatch:
+        """Return the batch of some samples, with its origin and the samples: tensors by value, no shared memory."""
         self.count += 1
-        pickled = b""
         if self.count > self.first and isinstance(samples, list):
-            with contextlib.suppress(Exception):  # what cannot be pickled is not kept
-                pickled = _pickled(samples)
-        return BatchWithSamples(self.collate(samples), pickled)
+            with contextlib.suppress(Exception):  # what cannot be pickled is not stored
+                self.origin.base["pickled"] = _pickled(samples)
+        return super().collate(function, samples)
 
 
 class Pickler(pickle.Pickler):
@@ -351,14 +328,6 @@ def _pickled(samples: list[Any]) -> bytes:
     file = io.BytesIO()
     Pickler(file, pickle.HIGHEST_PROTOCOL).dump(samples)
     return file.getvalue() if file.tell() <= MOST_SAMPLE_BYTES else b""
-
-
-def keep_samples(loader: Any, first: int) -> Any:
-    """Return a copy of a DataLoader over a stream that yields `BatchWithSamples`, from position `first` on."""
-    copied = copy.copy(loader)
-    of_worker = first // max(loader.num_workers, 1) - 1  # streams of unequal length shift it
-    copied.__dict__["collate_fn"] = SampleKeepingCollate(loader.collate_fn, max(of_worker, 0))
-    return copied
 
 
 def stream_parts(collate: Callable[[Any], Any], pickled: bytes) -> Parts | None:

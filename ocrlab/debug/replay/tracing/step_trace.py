@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,17 +28,7 @@ from ocrlab.debug.replay.tracing.operator_trace import OperatorTrace, line
 from ocrlab.run_folder import fail_safe
 
 SHOWN = 8  # inputs of an operator in a report
-LOSSES = (
-    "nll_loss",
-    "cross_entropy",
-    "mse_loss",
-    "l1_loss",
-    "huber_loss",
-    "kl_div",
-    "ctc_loss",
-    "soft_margin",
-    "db_loss",
-)
+LOSSES = "nll_loss cross_entropy mse_loss l1_loss huber_loss kl_div ctc_loss soft_margin db_loss".split()
 
 Place = dict[str, Any]
 
@@ -55,8 +46,8 @@ class StepTrace:
     ) -> None:
         self.roots, self.optimizers, self.about, self.page, self.ring = roots, optimizers, about, page, ring
         self.modules = ModuleStack(roots, self._entered, self._left)
-        self.backward = BackwardTrace(self._node, self._backward_began, self._backward_ended)
-        self.functions = AutogradFunctions(self._own_op)
+        self.backward = BackwardTrace(self._moved, self._backward_began, self._backward_ended)
+        self.functions = AutogradFunctions(self._moved)
         self.values = NonFiniteTracker()
         self.mode: OperatorTrace | None = None
         self.handles: list[Any] = []
@@ -79,9 +70,7 @@ class StepTrace:
         self.owned: dict[str, int] = {}  # tensors of the batch that are one sample's
         self.rows: int | None = None  # B, where dimension 0 of tensors is of samples
         self.written: dict[int, str] = {}  # storage -> the operator that has changed what lies there, and its line
-        self.before_step: list[
-            NonFiniteOrigin
-        ] = []  # what held NaN or Inf before the step: weights, buffers, batch, state
+        self.before_step: list[NonFiniteOrigin] = []  # of weights, buffers, batch and state before the step
 
     def start(self, batch: Any, count: int | None, harmless: Iterable[tuple[str, ...]] = ()) -> None:
         """Look at what the step begins with, then put the hooks on; `usual` is what one that went well has too."""
@@ -110,7 +99,7 @@ class StepTrace:
         self.modules.hook()
         self.backward.hook({id(parameter): name for name, parameter in self.parameters().items()})
         self.functions.hook()
-        self.handles = [register_optimizer_step_pre_hook(self._optimiser_began)]
+        self.handles = [register_optimizer_step_pre_hook(partial(self._moved, has_gradients=True))]
         self._move_to({"phase": "forward", "op": "", "inputs": []})
         self.mode = OperatorTrace(self)
         self.mode.__enter__()
@@ -325,14 +314,12 @@ class StepTrace:
             self.place["line"] = self.place.get("line") or line()
             raise
 
-    def _own_op(self) -> None:
+    def _moved(self, *_: Any, has_gradients: bool = False) -> None:
+        """Note that the step comes to another function of the user's, node of the graph, or part of the step."""
         with self.guarded():
             self._wait()
-            self._move_to({**self.here(), "op": "", "inputs": []})
-
-    def _node(self, name: str, _place: Place) -> None:
-        with self.guarded():
-            self._wait()
+            if has_gradients:
+                self._inspect_gradients()
             self._move_to({**self.here(), "op": "", "inputs": []})
 
     def _backward_began(self, tensors: Any) -> None:
@@ -345,18 +332,9 @@ class StepTrace:
 
     def _backward_ended(self, leaves: bool) -> None:
         self.after_backward = leaves
-        with self.guarded():
-            self._wait()
-            self._look_at_gradients()
-            self._move_to({**self.here(), "op": "", "inputs": []})
+        self._moved(has_gradients=True)
 
-    def _optimiser_began(self, *_: Any) -> None:
-        with self.guarded():
-            self._wait()
-            self._look_at_gradients()
-            self._move_to({**self.here(), "op": "", "inputs": []})
-
-    def _look_at_gradients(self) -> None:
+    def _inspect_gradients(self) -> None:
         if self.gradient is not None or self.dead or _capturing():
             return
         for name, parameter in self.parameters().items():

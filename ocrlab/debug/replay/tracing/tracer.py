@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook
 
 from ocrlab import run_folder
 from ocrlab.debug.flight_record import replay_position
@@ -26,7 +25,6 @@ from ocrlab.debug.instruments.compiled_modules import is_compiled
 from ocrlab.debug.replay.tracing import batch_rows, cuda_context, nonfinite_tracker
 from ocrlab.debug.replay.tracing import fault_report as traced_faults
 from ocrlab.debug.replay.tracing import per_sample_forks as traced_alone
-from ocrlab.debug.replay.tracing.backward_trace import BackwardTrace
 from ocrlab.debug.replay.tracing.fault_report import Fault
 from ocrlab.debug.replay.tracing.nonfinite_tracker import NonFiniteOrigin, pointer
 from ocrlab.debug.replay.tracing.per_sample_forks import BatchMaker
@@ -66,7 +64,6 @@ class Tracer:
         fail_safe.write_errors_to(self.out / fail_safe.TRACER_NAME)
         self.on = bool(variant.get("trace"))
         self.first = int(variant.get("trace_from", job["last_step"]))
-        self.positions: list[int] | None = variant.get("samples")
         self.alone: float | None = variant.get("alone")  # seconds for each sample by itself
         self.like: dict[str, Any] = variant.get("like") or {}  # the fault that the whole batch has
         self.swallowed = bool(variant.get("swallowed"))  # exceptions after which the program goes on are faults too
@@ -84,9 +81,7 @@ class Tracer:
         self.about: dict[str, Any] = {}
         self.anew: Rebuild | None = None
         self.phase = ""
-        self.earlier: dict[
-            int, NonFiniteOrigin
-        ] = {}  # what the batches before have made of NaN and Inf, and the program may keep
+        self.earlier: dict[int, NonFiniteOrigin] = {}  # NaN and Inf of earlier batches, which the program may keep
         self.harmless: set[tuple[str, ...]] = set()  # what a step before, which went well, has of NaN and Inf too
         self.ahead = PrefetchedBatches()
 
@@ -95,9 +90,9 @@ class Tracer:
     ) -> Any:
         """Begin a micro-batch of optimiser step `number`, after its batch was loaded; `names` are of its samples.
 
-        Returns the batch without what the variant leaves out, the same object unless it is of tuples or built anew:
-        `anew` returns the names of its samples and what puts a batch together of some of them, or None. `phase` is the
-        phase of a fault where the batch belongs to no step: validation.
+        Returns the batch that the step is to use: the same object, in a fork a part of it. `anew` returns the names of
+        its samples and what puts a batch together of some of them, or None. `phase` is the phase of a fault where the
+        batch belongs to no step: validation.
         """
         self._leave(0)
         self._stop()
@@ -110,7 +105,8 @@ class Tracer:
         with _harmless():
             self.names, self.anew = [str(name) for name in names], anew
             if number >= self.first and self.micro in (None, micro):
-                used, batch = (self._narrow(used), batch) if self.ahead.lead else [self._narrow(used)] * 2
+                used = self._narrow(used)
+                batch = batch if self.ahead.lead else used
             self.batch, self.count = used, traced_batch.batch_size(used, self.names)
             self.about, self.phase = {"step": number, "micro": micro}, phase
             if (error := cuda_context.cause_of_death()) is not None:
@@ -139,25 +135,21 @@ class Tracer:
 
     def _narrow(self, batch: Any) -> Any:
         """Leave in a batch only what this variant is about; with `alone` in a fork for each sample."""
-        count = traced_batch.batch_size(batch, self.names)
-        if self.alone is not None:
-            ways, again = [], self._again(batch)
-            if again is not None:
-                ways.append(again)
-            if count and not self._is_reordered(again):
-                cut = lambda positions: traced_batch.narrow_in_place(batch, positions, count)  # noqa: E731
-                names = self.names if len(self.names) == count else []
-                ways.append(BatchMaker(names, count, cut, partial=traced_batch.is_partial(batch, count)))
-            if ways:
-                return self._part(*traced_alone.each(self.alone, self.out, ways, self.like))
-        if count and self.positions is not None:
-            batch = traced_batch.narrow_in_place(batch, self.positions, count)
-            self.names = [self.names[p] for p in self.positions if p < len(self.names) == count]
+        if self.alone is None or self.ahead.lead:  # then the program holds the batch already
+            return batch
+        count, again = traced_batch.batch_size(batch, self.names), self._again(batch)
+        ways = [] if again is None else [again]
+        if count and not self._is_reordered(again):
+            cut = lambda positions: traced_batch.select(batch, positions, count)  # noqa: E731
+            names = self.names if len(self.names) == count else []
+            ways.append(BatchMaker(names, count, cut, partial=traced_batch.is_partial(batch, count)))
+        if ways:
+            return self._part(*traced_alone.each(self.alone, self.out, ways, self.like))
         return batch
 
     def _part(self, way: BatchMaker, positions: list[int]) -> Any:
         """Return, in a fork, the part of the batch that it is for."""
-        self.is_fork, self.positions = True, positions
+        self.is_fork = True
         self.out, self.alone, self.page = traced_alone.place(way.place(self.out), positions), None, None
         self.names = [way.names[p] for p in positions if p < len(way.names)]
         self.anew = None
@@ -345,8 +337,8 @@ def _storages(batch: Any) -> set[int]:
 
 
 def prepare(variant: Mapping[str, Any]) -> None:
-    """Switch what a variant asks for, until this process ends: fp32, threads, mkldnn, cudnn, anomaly, eager, sync."""
-    if variant.get("eager") or variant.get("trace"):
+    """Switch what a variant asks for, until this process ends: eager where it traces, fp32, threads, mkldnn, cudnn."""
+    if variant.get("trace"):
         with contextlib.suppress(AttributeError, RuntimeError):  # before torch 2.6
             torch.compiler.set_stance("force_eager")
     if variant.get("fp32"):
@@ -359,8 +351,6 @@ def prepare(variant: Mapping[str, Any]) -> None:
         torch.backends.cudnn.enabled = False
     if variant.get("anomaly"):
         torch.autograd.set_detect_anomaly(True)
-    if variant.get("sync") and torch.cuda.is_available():
-        _waiting()
 
 
 def _without_autocast() -> None:
@@ -371,14 +361,3 @@ def _without_autocast() -> None:
         original(self, *args[:2], **{**kwargs, "enabled": False})
 
     torch.autocast.__init__ = init  # type: ignore[method-assign]
-
-
-def _waiting() -> None:
-    """Wait for the device after each module, forward, and after each node of the graph, backward."""
-
-    def wait(*_: Any) -> None:
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-
-    register_module_forward_hook(wait)
-    BackwardTrace(wait, wait, wait).hook({})

@@ -1,8 +1,7 @@
-"""Why data come late, in words: one worker slower than the others, workers at one lock, workers that start again."""
+"""Why data come late, in words: slow samples, too few cores, workers that start again."""
 
 from __future__ import annotations
 
-import multiprocessing
 import statistics
 import time
 from typing import Any
@@ -13,15 +12,15 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from ocrlab.debug.instruments.dataloader import loader_watch
 from ocrlab.debug.instruments.dataloader.bottlenecks import Loading
-from ocrlab.debug.instruments.dataloader.worker_log import LockStats, Log, Look, Sample
+from ocrlab.debug.instruments.dataloader.worker_log import Log, Look, Sample
 
 
 class Files(Dataset[Any]):
-    """Samples with names that take `seconds`; under a lock that all workers share, if one is given."""
+    """Samples with names that take `seconds`."""
 
-    def __init__(self, count: int, seconds: float = 0.0, lock: Any = None, bad: int | None = None) -> None:
+    def __init__(self, count: int, seconds: float = 0.0, bad: int | None = None) -> None:
         self.files = [f"scan_{i:02d}.png" for i in range(count)]
-        self.seconds, self.lock, self.bad = seconds, lock, bad
+        self.seconds, self.bad = seconds, bad
 
     def __len__(self) -> int:
         return len(self.files)
@@ -29,19 +28,8 @@ class Files(Dataset[Any]):
     def __getitem__(self, index: int) -> int:
         if index == self.bad:
             raise OSError("image file is truncated")
-        if self.lock is not None:
-            with self.lock:
-                time.sleep(self.seconds)
-        else:
-            time.sleep(self.seconds)
+        time.sleep(self.seconds)
         return index
-
-
-def last_is_slow(worker: int) -> None:
-    info = get_worker_info()
-    assert info is not None
-    if worker == info.num_workers - 1:
-        info.dataset.seconds = 0.03  # type: ignore[attr-defined]
 
 
 def watch(dataset: Any, **options: Any) -> loader_watch.LoaderReport:
@@ -52,39 +40,6 @@ def watch(dataset: Any, **options: Any) -> loader_watch.LoaderReport:
         for _ in report:
             pass
     return report
-
-
-def test_a_worker_that_is_far_behind_the_others_is_named() -> None:
-    [findings] = [
-        text for text in watch(Files(64), num_workers=2, worker_init_fn=last_is_slow).findings() if "worker 1" in text
-    ]
-    assert "so that all wait for that one" in findings
-    even = watch(Files(64, 0.005), num_workers=2).finding()
-    assert "so that all wait" not in even and "all 2 workers are busy" in even
-
-
-def test_workers_waiting_for_a_shared_lock_are_reported_and_more_are_not_recommended() -> None:
-    report = watch(Files(64, 0.01, multiprocessing.Lock()), num_workers=2)
-    if not report.locks.moments:
-        pytest.skip("the kernel does not say in which system call a process is")
-    # What workers wait for is sampled, so that a machine that does something else too needs another look.
-    again = (watch(Files(64, 0.01, multiprocessing.Lock()), num_workers=2).finding() for _ in range(3))
-    assert any("more workers do not help" in text for text in (report.finding(), *again))
-    free = (watch(Files(64, 0.01), num_workers=2).finding() for _ in range(4))
-    assert any("which more workers overlap" in text for text in free)
-
-
-def test_a_sample_that_did_not_get_the_lock_is_not_blamed_nor_is_the_lack_of_cores() -> None:
-    logs = []
-    for worker in (0, 1):
-        samples = [Sample(worker, i / 10, 0.5 if i == 3 else 0.02, 1e-5, str(i), f"index {i}") for i in range(12)]
-        log = Log(worker, worker, 0.0, samples, count=12, seconds=sum(s.seconds for s in samples), cpu=1e-4, last=1.0)
-        log.looks = [Look(at, 0, delay=0.4 * at) for at in (0.0, 1.0)]
-        logs.append(log)
-    waits = [loader_watch.Step(0.0, 0.05, 0.001, False) for _ in range(12)]
-    findings = Loading(waits, logs, workers=2, locks=LockStats(30, 20, 0)).findings()[0]
-    assert "more workers do not help" in findings and "without a core for 40 % of the time" in findings
-    assert "the slowest is index 3" in Loading(waits, logs, workers=2, locks=LockStats(30, 0, 0)).findings()[0]
 
 
 def test_a_sample_that_cannot_be_loaded_is_named_also_with_workers() -> None:

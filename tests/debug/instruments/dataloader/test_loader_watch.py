@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, get_worker_info
 
 from ocrlab.debug.instruments.dataloader import bottlenecks, loader_watch, tune_workers, worker_log
-from ocrlab.debug.instruments.dataloader.tune_workers import Setting
+from ocrlab.debug.instruments.dataloader.tune_workers import Setting, measure
 from ocrlab.errors import ConfigError
 from ocrlab.run_folder import fail_safe
 
@@ -280,8 +280,8 @@ def test_measuring_recommends_what_is_clearly_faster() -> None:
             time.sleep(0.03)
             return index
 
-    source = DataLoader(Sleepy(8), batch_size=2, shuffle=True)
-    measured = loader_watch.measure(source, 0.0, workers=(0, 2), threads=(1,), used=Setting(0, 1), seconds=0.3, turns=1)
+    make = lambda workers: DataLoader(Sleepy(8), batch_size=2, shuffle=True, num_workers=workers)  # noqa: E731
+    measured = measure(make, id, (0, 2), (1,), used=Setting(0, 1), seconds=0.3, turns=1)
     assert measured.best is not None and measured.now is not None
     assert [trial.setting.workers for trial in measured.trials] == [0, 2]
     assert measured.trials[0].waiting[0] > 0.8
@@ -303,9 +303,7 @@ def test_what_seems_better_is_measured_again(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(tune_workers, "_turn", turn)
     events: list[dict[str, Any]] = []
-    measured = loader_watch.measure(
-        lambda workers: [], workers=(0, 2, 4), threads=(1,), used=Setting(0, 1), progress=events.append
-    )
+    measured = measure(lambda workers: [], id, (0, 2, 4), (1,), used=Setting(0, 1), progress=events.append)
     assert [len(trial.seconds) for trial in measured.trials] == [6, 6, 3]
     assert measured.best is measured.now
     assert [each["step"] for each in events] == list(range(1, 16)) and all(
@@ -319,33 +317,17 @@ def test_a_failed_setting_is_reported_and_never_recommended() -> None:
             raise ValueError("no workers today")
         return DataLoader(Pages(), batch_size=4)
 
-    measured = loader_watch.measure(make, 0.001, workers=(0, 1), seconds=0.05, turns=2)
+    measured = measure(make, id, (0, 1), (1,), used=Setting(0, 1), seconds=0.05, turns=2)
     assert measured.best is measured.trials[0]
     assert measured.trials[1].error == "ValueError: no workers today"
-    nothing = loader_watch.measure(lambda workers: [], 0.0, workers=(0,), seconds=0.05, turns=1)
-    assert nothing.best is None and "no batch" in nothing.finding() and nothing.line() == ""
+    nothing = measure(lambda workers: [], id, (0,), (1,), used=Setting(0, 1), seconds=0.05, turns=1)
+    assert nothing.best is None and "no batch" in nothing.finding()
 
 
 @pytest.mark.parametrize(
     "arguments", [{"workers": ()}, {"workers": (-1,)}, {"threads": (0,)}, {"turns": 0}, {"seconds": 0}]
 )
 def test_measuring_refuses_what_cannot_be_tried(arguments: dict[str, Any]) -> None:
+    settings: Any = {"workers": (0,), "threads": (1,), "used": Setting(0, 1)} | arguments
     with pytest.raises(ConfigError, match="cannot be measured"):
-        loader_watch.measure(DataLoader(Pages()), 0.0, **arguments)
-    with pytest.raises(ConfigError, match="No loader can be built"):
-        loader_watch.measure([1, 2], 0.0)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("kind", ["shuffle", "stream", "single"])
-def test_a_rebuilt_loader_has_the_settings_of_the_first(kind: str) -> None:
-    source: DataLoader[Any] = {
-        "shuffle": DataLoader(Pages(), batch_size=5, drop_last=True, shuffle=True),
-        "stream": DataLoader(Stream(), batch_size=3),
-        "single": DataLoader(Pages(), batch_size=None),
-    }[kind]
-    loader = loader_watch.rebuild_loader(source, 0)
-    seed(0)
-    want = [repr(batch) for batch in source]
-    seed(0)
-    assert [repr(batch) for batch in loader] == want
-    assert loader_watch.rebuild_loader(source, 2).num_workers == 2
+        measure(lambda workers: [], id, **settings)

@@ -18,7 +18,7 @@ from torch.nn.modules import module as hooks
 
 from ocrlab.debug.instruments.layers import layer_watch
 from ocrlab.debug.instruments.memory import memory_watch
-from ocrlab.debug.instruments.profiler import device_peaks, nvtx_ranges, operators, step_profiler, sync_points
+from ocrlab.debug.instruments.profiler import nvtx_ranges, operators, step_profiler, sync_points
 from ocrlab.errors import ConfigError
 
 
@@ -94,7 +94,7 @@ def test_the_finding_names_operator_module_and_line(done: Any) -> None:
     assert (
         "% of the step is " in sentence and "the host would wait for the device at test_step_profiler.py:" in sentence
     )
-    assert "FLOP/s" in sentence and done[0].share_of_peak() is None
+    assert "FLOP/s" in sentence
     text = str(done[0])
     assert text.startswith(sentence) and "loss.item()" in text and "object at" not in text
 
@@ -112,7 +112,7 @@ def test_arithmetic_is_counted_forward_and_backward() -> None:
     left, right = torch.ones(8, 16), torch.ones(16, 4, requires_grad=True)
     (left @ right).sum().backward()
     lines.stop()
-    assert lines.flops == {"float32": 2 * (2 * 8 * 16 * 4)}
+    assert lines.flops == 2 * (2 * 8 * 16 * 4)
 
 
 def test_a_profiler_that_runs_already_switches_ours_off(capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,24 +144,6 @@ def test_ranges_survive_a_module_that_raises() -> None:
     assert marks.local.line == []
     assert marks.name(model[1], False) == "1" and marks.name(model, False) == "Sequential"
     marks.stop()
-
-
-@pytest.mark.parametrize(
-    "name, dtype",
-    [
-        ("Something Else", "float32"),
-        ("NVIDIA H200", "float64"),
-        ("Tesla T4", "bfloat16"),  # no unit for it
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "bfloat16"),
-        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "float16"),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", "float16"),
-        ("NVIDIA GeForce RTX 4090 D", "float16"),
-        ("NVIDIA GeForce RTX 3060", "float16"),
-        ("NVIDIA L40S-8Q", "float16"),  # a share of one
-    ],
-)
-def test_a_peak_that_is_not_certain_is_none(name: str, dtype: str) -> None:
-    assert device_peaks.peak(name, dtype) is None and device_peaks.peak(name, dtype, tf32=True) is None
 
 
 def test_a_compiled_model_is_profiled_without_compiling_it_again() -> None:
