@@ -33,15 +33,13 @@ def train(profile: step_profiler.StepProfile, count: int = 6) -> int:
     return first + next(i for i, line in enumerate(source) if line.strip() == "loss.item()")
 
 
-def test_kernels_waits_and_peak() -> None:
+def test_kernels_and_waits() -> None:
     with step_profiler.steps(skip=2, steps=3) as profile:
         line = train(profile)
     assert profile.device and profile.busy > 0 and profile.waited > 0
     table = profile.table()
     assert table["device_ms"].sum() > 0 and {"0", "2"} <= set(table["module"])
     assert line in profile.waits()["line"].tolist()
-    share = profile.share_of_peak()
-    assert share is None or 0 < share < 1
     assert "the host waits for the device at test_profile.py:" in profile.finding()
     assert torch.cuda.get_sync_debug_mode() == 0
 

@@ -188,7 +188,7 @@ def test_all_cells_are_asked_about_a_kernel_that_dies_in_each_of_them(tools: Non
     assert [result.variant for result in results[1:3]] == [variants.CPU, variants.MEMCHECK] and len(results) == 6
     gone, stays = replay_summary._apart(results)
     assert gone == "does not happen on the CPU"
-    assert stays.startswith("still happens under compute-sanitizer, without the caching allocator, with a synchronise")
+    assert stays.startswith("still happens under compute-sanitizer, without the caching allocator")
 
 
 def test_the_value_that_an_assert_refuses_is_reported_by_the_cpu_and_nothing_more_is_asked() -> None:
