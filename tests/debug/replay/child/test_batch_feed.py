@@ -17,6 +17,7 @@ from ocrlab.debug.flight_record.ring_reader import Flight
 from ocrlab.debug.flight_record.worker_status import WorkerStatus
 from ocrlab.debug.recorder import rng_state
 from ocrlab.debug.recorder.loop_recorder import recording
+from ocrlab.debug.recorder.sample_recorder import StatusLocation, copy_with_recorder
 from ocrlab.debug.replay.child import batch_feed
 from ocrlab.debug.replay.child.batch_feed import parts
 from ocrlab.errors import DataError
@@ -140,15 +141,18 @@ def bags(rows):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_batch_of_a_stream_is_put_together_of_some_of_its_samples(workers, monkeypatch):
+def test_a_batch_of_a_stream_is_put_together_of_some_of_its_samples(workers, monkeypatch, tmp_path):
     monkeypatch.setattr(torch, "save", lambda *_, **__: None)  # as in a replay
     loader = DataLoader(Rows(), 4, collate_fn=bags, num_workers=workers)
-    batches = list(batch_feed.keep_samples(loader, 2))
-    names, make = batch_feed.stream_parts(bags, batches[2].samples)
+    recorder = batch_feed.StreamRecorder(loader.dataset, StatusLocation(tmp_path), workers, replayed=True)
+    recorder.first = 0 if workers else 2
+    batches = list(copy_with_recorder(loader, recorder))
+    stored = [batch.origin.base.get("pickled", b"") for batch in batches]
+    names, make = batch_feed.stream_parts(bags, stored[2])
     assert names == batches[2].data["key"] and len(names) == 4
     assert make([1, 3])["key"] == [names[1], names[3]]
     assert make(range(4))["values"].tolist() == batches[2].data["values"].tolist()
-    assert batches[0].samples == b"" or workers
+    assert stored[0] == b"" or workers
 
 
 def flight(*steps: Step, workers: list[WorkerStatus] | None = None) -> Flight:
