@@ -74,26 +74,6 @@ def tensors_by_sample(batch: Any, count: int | None, name: str = "batch", depth:
     }
 
 
-def row_text(batch: Any, tensor: str, row: int) -> str:
-    """Return the text for a row of a tensor of a batch (`batch[0][1]`): that of a list of texts, all different and as
-    many as it has rows, which lies beside it; empty for none.
-    """
-    name = "batch"
-    while not isinstance(batch, (*SIMPLE, Tensor)):
-        inner = dict(parts(batch))
-        way = next((way for way in inner if tensor.startswith(name + way)), None)
-        if way is None:
-            return ""
-        if isinstance(inner[way], Tensor) and name + way == tensor and inner[way].dim():
-            for texts in inner.values():
-                is_list = isinstance(texts, list | tuple) and len(texts) == len(inner[way])
-                if is_list and all(isinstance(text, str) for text in texts) and len({*texts}) == len(texts):
-                    return str(texts[row]) if row < len(texts) else ""
-            return ""
-        batch, name = inner[way], name + way
-    return ""
-
-
 def is_partial(batch: Any, count: int) -> bool:
     """Return whether a batch has a tensor that belongs to none of its `count` samples: another batch, class weights."""
     in_lists = tensors_by_sample(batch, count)

@@ -1,27 +1,25 @@
-"""Which code is the user's: neither Python's, nor an installed package's, nor an instrument's."""
+"""Which code is the user's: neither Python's, nor an installed package's, nor an instrument's; by the file's name."""
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
-import sysconfig
 from collections.abc import Iterator
 from types import FrameType
 
-LIBRARIES = tuple({os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib")})
 INSTRUMENTS = os.path.dirname(os.path.realpath(__file__)) + os.sep
+FOREIGN = re.compile(
+    r"/(?:site|dist)-packages/|/lib/python\d[\d.]*/|^<(?!string>|stdin>|ipython|isolated)"
+    r"|(?:^|/)ocrlab/(?:debug/(?:flight_record|instruments|laws|recorder|replay)|run_folder)/"
+)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def is_own(file: str) -> bool:
     """Return whether a file is the user's; a notebook cell and `python -c` are, too."""
-    if file.startswith("<") and not file.startswith("<ipython"):
-        return file in ("<string>", "<stdin>") or file.startswith("<isolated")
-    path = os.path.realpath(file)
-    return (
-        not path.startswith((*LIBRARIES, INSTRUMENTS)) and "site-packages" not in path and "dist-packages" not in path
-    )
+    return not FOREIGN.search(file)
 
 
 @functools.cache

@@ -107,7 +107,8 @@ class LoopRecorder(Recording):
         for other in [other for other in OPEN_LOOPS if self.replay is None and other.training.shares(state)]:
             other.close()  # a cell of a notebook that is executed again
         OPEN_LOOPS.add(self)
-        self.start()
+        self._hook_steps(state.optimizers)
+        self.hooks.start()
         atexit.register(self._at_exit)
         if self.replay is not None:
             self.replay.start_loop(state)
@@ -162,12 +163,6 @@ class LoopRecorder(Recording):
             taken, size = self.passes[-1]
             where = f"batch {taken}{'' if size is None else f' of {size}'} of epoch {self.now.epoch + 1}"
             self._record_early_exit(error, where, self.epoch_count)
-
-    def start(self) -> None:
-        """Hook the optimizers and the model."""
-        self._hook_steps(self.training.optimizers)
-        if self.step_start is not StepStart.BATCH:
-            self.hooks.start()
 
     @guard
     def stop(self) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import random
-import re
 import signal
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 from ocrlab import run_folder
 from ocrlab.debug.flight_record import replay_position, ring_reader
+from ocrlab.debug.instruments.user_code import is_own
 from ocrlab.errors import OcrlabError
 from ocrlab.hardware.processes import process_tree, stack_dumps
 from ocrlab.records import from_json
@@ -30,10 +30,6 @@ GRACE = 5.0  # seconds in which a program may end after that process of it which
 SLOWEST = 20.0  # seconds: what a single slow start can ask for at most
 STACK_SECONDS = 2.0
 STACKS = 5  # more of a loop, of which one may be in anything that it calls
-FOREIGN = re.compile(
-    r"/(?:site|dist)-packages/|/lib/python\d|^<"
-    r"|ocrlab/(?:debug/(?:replay|recorder|flight_record|instruments)|run_folder)/(?:\w+/)*\w+\.py$"
-)
 
 
 class ChildWatchdog(threading.Thread):
@@ -113,10 +109,8 @@ class ChildWatchdog(threading.Thread):
         """Return whether a process is in the middle of loading and does not go on, and end the child then."""
         with contextlib.suppress(OcrlabError, OSError):
             flight = ring_reader.read_ring(self.place / "ring.bin")
-            status = (
-                [(worker.pid, worker.sample, worker.time) for worker in flight.workers],
-                flight.now and flight.now.micro,
-            )
+            at = [(worker.pid, worker.sample, worker.time) for worker in flight.workers]
+            status = at, flight.now and flight.now.micro
             waited = status == self.loaded[0] and now - self.loaded[1] > LOADING * self.patience
             if status != self.loaded[0] or waited:
                 self.loaded = status, now
@@ -187,7 +181,7 @@ def _loading(pids: Sequence[int], place: Path) -> dict[int, str]:
 def _is_for_others(stack: stack_dumps.Stack) -> bool:
     """Return whether a main thread waits in multiprocessing, other than for the workers of a loader."""
     frames = [frame.file for thread in stack.threads[:1] for frame in thread.frames]
-    inner = " ".join(itertools.takewhile(is_foreign, frames))
+    inner = " ".join(itertools.takewhile(lambda file: not is_own(file), frames))
     return "/multiprocessing/" in inner and "/torch/utils/data/" not in inner
 
 
@@ -197,13 +191,8 @@ def _own_frames(stack: stack_dumps.Stack) -> list[str]:
     """
     frames = [frame for thread in stack.threads[:1] for frame in thread.frames if frame.line]
     frames = list(itertools.takewhile(lambda frame: frame.function != "_worker_loop", frames))
-    own = [frame for frame in frames if not is_foreign(frame.file)]
+    own = [frame for frame in frames if is_own(frame.file)]
     return [f"{frame.file}:{frame.line} {frame.function}" for frame in own]
-
-
-def is_foreign(file: str) -> bool:
-    """Return whether a code file is of a package, of Python, or of this instrument."""
-    return bool(FOREIGN.search(file))
 
 
 def read_json(path: Path) -> dict[str, Any]:

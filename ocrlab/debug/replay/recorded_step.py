@@ -51,12 +51,8 @@ class RecordedStep:
     ended: str  # success, failure, died, running, unknown
     warnings: list[str] = field(default_factory=list)
     trust: bool = False  # consent to start it, and to unpickle its batches, although somebody else recorded it
-    from_start: bool = (
-        False  # it is made again from the beginning of its program on, with the batches of its own loader
-    )
-    hide_later_files: bool = (
-        False  # what was written since the run began is not there until the program gets its first batch
-    )
+    from_start: bool = False  # its program runs from the beginning, with the batches of its own loader
+    hide_later_files: bool = False  # those written since the run began are hidden until the first batch
 
     @property
     def samples(self) -> list[str]:
@@ -132,11 +128,8 @@ class RecordedStep:
     @property
     def previous_seconds(self) -> float:
         """How many seconds these took."""
-        return (
-            float(self.program.get("after") or 0.0)
-            if self.previous_trainings and not self.program.get("interactive")
-            else 0.0
-        )
+        counts = self.previous_trainings and not self.program.get("interactive")
+        return float(self.program.get("after") or 0.0) if counts else 0.0
 
     @property
     def full_run_seconds(self) -> float | None:
@@ -287,11 +280,9 @@ def _executable(subject: RecordedStep) -> str:
 def _cells(subject: RecordedStep) -> list[str]:
     """Return the words that execute the cells of a notebook again, none where they were not kept; raises RunError."""
     program = subject.program
-    cells_file = (
-        notebook_cells.find_cells(subject.run, subject.flight.rank, program.get("pid"))
-        if program.get("interactive")
-        else None
-    )
+    if not program.get("interactive"):
+        return []
+    cells_file = notebook_cells.find_cells(subject.run, subject.flight.rank, program.get("pid"))
     if cells_file is None:
         return []
     path, notebook = cells_file
@@ -357,9 +348,8 @@ def _behind(run: Path) -> int:
         with contextlib.suppress(DataError):
             if (now := ring_reader.read_ring(path).now) is not None:
                 over = now.phase == "data"  # of the step before
-                reached.setdefault(
-                    ring_reader.parse_name(path)[0], (now.micro + over, 0 if over else ORDER.get(now.phase, 0))
-                )
+                place = now.micro + over, 0 if over else ORDER.get(now.phase, 0)
+                reached.setdefault(ring_reader.parse_name(path)[0], place)
     return min(reached, key=lambda rank: (reached[rank], rank), default=0)
 
 
@@ -392,9 +382,7 @@ def _newest(paths: list[Path]) -> Flight | None:
 
 def _chosen(flight: Flight, number: int | None, ended: str) -> int:
     newest = flight.now or flight.steps[-1]
-    refused = last_batch_failed(
-        flight.workers, flight.steps[-1].time
-    )  # somebody else may have asked for it than the loop
+    refused = last_batch_failed(flight.workers, flight.steps[-1].time)  # it need not be the loop that asked for it
     last = newest.number + int((newest.phase == "data" or refused) and ended != "success")
     if number is None:
         bad = next((step.number for step in flight.steps if step.loss is not None and step.loss - step.loss != 0), None)
@@ -462,13 +450,9 @@ def find_changes(run: Path, program: Mapping[str, Any], samples: Sequence[str]) 
     warnings = [f"{Path(word).name} has changed since the run began" for word in words if _newer(folder / word, began)]
     warnings += [f"{word} is gone: it was started with it" for word in words if not (folder / word).is_file()]
     pages = [name for name in samples if any(_newer(place / name, began) for place in [folder, *_data(run, folder)])]
-    if pages:
-        more = f" and {len(pages) - NAMED_CHANGES} more" if len(pages) > NAMED_CHANGES else ""
-        warnings.append(f"written after the run began: {', '.join(pages[:NAMED_CHANGES])}{more}")
-    packages = _packages(run)
-    if packages:
-        more = f" and {len(packages) - NAMED_CHANGES} more" if len(packages) > NAMED_CHANGES else ""
-        warnings.append(f"packages have changed: {', '.join(packages[:NAMED_CHANGES])}{more}")
+    for what, names in (("written after the run began", pages), ("packages have changed", _packages(run))):
+        more = f" and {len(names) - NAMED_CHANGES} more" if len(names) > NAMED_CHANGES else ""
+        warnings += [f"{what}: {', '.join(names[:NAMED_CHANGES])}{more}"] if names else []
     return warnings
 
 

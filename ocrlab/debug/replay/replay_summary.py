@@ -33,9 +33,8 @@ def sentence(subject: RecordedStep, results: Sequence[TrialResult]) -> str:
     fault = placed_fault(results)
     if fault is None:
         return _well(subject, results)
-    where = (
-        "a fault that comes again" if fault.get("ahead") else f"first fault at step {fault.get('step', subject.number)}"
-    )
+    where = f"first fault at step {fault.get('step', subject.number)}"
+    where = "a fault that comes again" if fault.get("ahead") else where
     parts = [f"{where}, {_place(fault)}", *_what(fault)]
     parts += [f"the place is that of the replay {fault['placed']}"] if fault.get("placed") else []
     if fault.get("ahead"):
@@ -366,9 +365,8 @@ def _well(subject: RecordedStep, results: Sequence[TrialResult]) -> str:
         return f"step {subject.number} was run again {times}: {losses}."
     outside = ""
     if subject.world > 1:
-        outside = (
-            f"; what came from another rank or from outside is not in it: ocrlab diagnose {short(str(subject.run))}"
-        )
+        run = short(str(subject.run))
+        outside = f"; what came from another rank or from outside is not in it: ocrlab diagnose {run}"
     strayed = next((result.error_text for result in results if result.failed_elsewhere), "")
     outside += f"; {strayed}" if strayed else ""
     error, where = subject.error

@@ -18,9 +18,10 @@ from typing import Any
 from ocrlab import run_folder
 from ocrlab.debug.flight_record import notebook_cells, replay_position, ring_reader
 from ocrlab.debug.flight_record.worker_status import WorkerStatus
+from ocrlab.debug.instruments.user_code import is_own
 from ocrlab.debug.replay import variants
 from ocrlab.debug.replay.child import file_sandbox
-from ocrlab.debug.replay.child_watchdog import ChildWatchdog, is_foreign, is_still, read_json
+from ocrlab.debug.replay.child_watchdog import ChildWatchdog, is_still, read_json
 from ocrlab.debug.replay.recorded_step import RecordedStep, command, environment
 from ocrlab.debug.replay.variants import AFTER_LOOP, Variant
 from ocrlab.debug.trials.trial import pass_signal_on, watch_into
@@ -57,15 +58,11 @@ class TrialResult:
     count: int = 0  # samples in the batch
     partial: bool = False  # something of it belonged to none of them when each was tried alone
     names: list[str] = field(default_factory=list)  # of them
-    failed_elsewhere: bool = (
-        False  # it failed where the run had not: the program was not in the state that it was in then
-    )
+    failed_elsewhere: bool = False  # it failed where the run had not: its state was another one
     error_text: str = ""  # the replay itself failed, or was not done: nothing follows from it
     warnings: list[str] = field(default_factory=list)
     world: int = 1  # ranks of the run, of which one was run
-    files_newer_than_run: list[str] = field(
-        default_factory=list
-    )  # files written since the run began, which the program began with
+    files_newer_than_run: list[str] = field(default_factory=list)  # which the program began with
     compiled: bool = False  # the program compiles its model, and the replay traced it without
 
     @property
@@ -183,10 +180,9 @@ def _gather(result: TrialResult, subject: RecordedStep, place: Path, ended: Ende
     exact = not subject.on_gpu and not (subject.from_start and session.get("ahead"))  # else its step is not sure
     failed = trace.get("micro") if trace.get("state") == "failed" else None
     if result.fault is not None and exact and variants.was_passed(result.fault, subject.flight.steps, failed):
-        message = f"failed at step {result.fault.get('step')} ({result.fault.get('exception') or result.fault['kind']})"
-        result.error_text = (
-            f"the program {message}, which the run had passed: it keeps what no snapshot holds, see extra="
-        )
+        where = f"step {result.fault.get('step')} ({result.fault.get('exception') or result.fault['kind']})"
+        why = "which the run had passed: it keeps what no snapshot holds, see extra="
+        result.error_text = f"the program failed at {where}, {why}"
         result.fault, result.failed_elsewhere = None, True
 
 
@@ -235,9 +231,8 @@ def _around(places: Sequence[dict[str, Any]]) -> dict[str, Any]:
     common = [parts[0] for parts in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))]
     common_place = {key: value for key, value in places[-1].items() if key in ("step", "micro")}
     phases = list(dict.fromkeys(str(place.get("phase")) for place in places))
-    common_place |= (
-        {"phase": phases[0]} if len(phases) == 1 else {"phases": phases}
-    )  # an optimiser's search for its step
+    # An optimiser that searches for its step goes through several.
+    common_place |= {"phase": phases[0]} if len(phases) == 1 else {"phases": phases}
     labels = {str(place.get("path") or ""): str(place.get("module") or "") for place in places}
     path = ".".join(common)
     common_place |= {"path": path} if path else {}
@@ -267,7 +262,7 @@ def _frame(place: Path) -> str:
 
 def own_lines(stack: str) -> list[str]:
     """Return the lines of a stack as text that are the program's own, in its order."""
-    matches = [match for match in FAULT_LINE.finditer(stack) if not is_foreign(match["file"])]
+    matches = [match for match in FAULT_LINE.finditer(stack) if is_own(match["file"])]
     return [f"{match['file']}:{match['line']} {match['function']}" for match in matches]
 
 

@@ -119,17 +119,6 @@ def test_a_batch_next_to_another_is_partial() -> None:
     assert not batch_tree.is_partial((small, [{"boxes": torch.ones(n, 4)} for n in range(4)]), 4)
 
 
-def test_a_row_has_the_text_that_lies_beside_its_tensor() -> None:
-    batch = ((torch.ones(2, 3), torch.ones(2), ("a", "b")), (torch.ones(3), ("c", "d", "e"), ("f", "f", "f")))
-    assert batch_tree.row_text(batch, "batch[0][1]", 1) == "b"
-    assert batch_tree.row_text({"u": {"x": torch.ones(2), "path": ["p", "q"]}}, "batch['u']['x']", 0) == "p"
-    assert batch_tree.row_text(batch, "batch[1][0]", 2) == "e"
-    for tensor in ("batch[0][2]", "batch[7]", "output", ""):
-        assert batch_tree.row_text(batch, tensor, 0) == ""
-    assert batch_tree.row_text([torch.ones(2), ["same", "same"]], "batch[0]", 0) == ""
-    assert batch_tree.row_text(None, "batch[0]", 0) == ""
-
-
 @dataclass
 class Mine:
     images: torch.Tensor

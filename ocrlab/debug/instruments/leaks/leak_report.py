@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 MIB = 2**20
 SURE = 0.95  # confidence from which growth is reported
@@ -33,10 +33,8 @@ class Leak:
     location: str = ""
     code: str = ""
     origin: str = ""
-    stack: tuple[str, ...] = ()
     steps: int = 0
     fix: str = ""
-    also: tuple[str, ...] = field(default_factory=tuple)  # further lines that may be meant
 
     def __str__(self) -> str:
         place = f" at {self.location}" if self.location else ""

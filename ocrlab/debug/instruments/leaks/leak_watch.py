@@ -253,10 +253,8 @@ class LeakWatch:
             location=str(lines[0]) if lines else origin,
             code=lines[0].text if lines else "",
             origin=origin,
-            stack=candidate.stack,
             steps=self.ticks,
             fix=FIXES["evaluation" if candidate.evaluation else kind],
-            also=tuple(map(str, lines[1:4])),
         )
 
     def _add(self, leaks: Iterable[Leak]) -> None:

@@ -8,10 +8,9 @@ exception: changed (what another operator has written over).
 
 from __future__ import annotations
 
-import random
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,9 +18,10 @@ from torch import Tensor, nn
 
 from ocrlab.debug.instruments import batch_tree as traced_batch
 from ocrlab.debug.instruments import cuda_sticky_errors, tensor_tree
+from ocrlab.debug.recorder import rng_state
 from ocrlab.debug.replay.tracing.call_stack import Call, label
 from ocrlab.debug.replay.tracing.nonfinite_tracker import NonFiniteOrigin, bad, pointer, root
-from ocrlab.debug.replay.tracing.operator_trace import innermost, is_of_package
+from ocrlab.debug.replay.tracing.operator_trace import innermost
 from ocrlab.debug.replay.tracing.step_trace import StepTrace
 from ocrlab.debug.replay.variants import BEFORE_STEP
 from ocrlab.run_folder.exception_record import describe
@@ -30,7 +30,6 @@ Fault = dict[str, Any]
 SPEAKS_OF_VALUES = re.compile(
     r"\bnans?\b|\binfs?\b|infinit|non-?finite|not finite|isfinite|invalid numeric", re.IGNORECASE
 )
-SCRIPTED = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\w+)')
 GUARD = 3  # lines between a look at a value and the exception that it leads to
 OPERATOR = ("op", "node", "parameter", "inputs", "given", "drawn", "kept", "function")
 PLACE_KEYS = ("phase", "path", "module", "call", *OPERATOR, "line", "entered")
@@ -43,8 +42,6 @@ def exception_fault(
 
     Of a program that ends itself (SystemExit) only a bad value is a fault, else None.
     """
-    script_line = _scripted(str(error))
-    error = step.raised_in[0] if script_line and step.raised_in is not None else error  # what failed in TorchScript
     description = describe(error)
     place = _owned(step, _place(step, error), error)
     latest = [step.values.latest] if step.values.latest else []
@@ -71,7 +68,7 @@ def exception_fault(
         return None
     else:
         fault = {"kind": "exception", **{name: place[name] for name in PLACE_KEYS if place.get(name)}, "samples": None}
-        fault["line"] = script_line or place.get("line") or _own_line(error) or description["where"]
+        fault["line"] = place.get("line") or _own_line(error) or description["where"]
         fault["changed"] = _changed_in_place(step) if "modified by an inplace operation" in message else ""
         if not (step.dead or cuda_sticky_errors.is_cuda_error(error)):
             fault["samples"] = _alone(step, error, count)
@@ -115,14 +112,6 @@ def _result_fault(step: StepTrace, loss: Tensor | None, batch: Any, count: int |
             if birth is not None:
                 return {**origin_fault(step, birth), "reaches": f"weight {name}"}
     return None
-
-
-def _scripted(message: str) -> str:
-    """Return the innermost line of the user's own in what TorchScript says; empty for any other exception."""
-    if "failed in the TorchScript interpreter" not in message.partition("\n")[0]:
-        return ""
-    places = [f"{match['file']}:{match['line']} {match['name']}" for match in SCRIPTED.finditer(message)]
-    return next((place for place in reversed(places) if not is_of_package(place)), "")
 
 
 def _guards(step: StepTrace, error: BaseException) -> bool:
@@ -240,8 +229,7 @@ def _place(step: StepTrace, error: BaseException) -> Fault:
         return step.raised_in[1]
     if step.backward.now is not None:
         node, origin = step.backward.now
-        hooked = _hooked(step, error)
-        return {"phase": "backward", "node": node, **origin, **hooked}
+        return {"phase": "backward", "node": node, **origin}
     if step.modules.raised is not None and _same(step.modules.raised[0], error):
         call = step.modules.raised[1]
         inputs = [tensor for _, tensor in tensor_tree.tensors([call.args, dict(call.kwargs)], "")]
@@ -259,16 +247,6 @@ def _owned(step: StepTrace, place: Fault, error: BaseException) -> Fault:
     if raised is not None and step.died is None and _same(raised[0], error):
         place = {**place, "function": raised[1]}
     return {**place, "op": place.get("op") or place["function"]} if place.get("function") else place
-
-
-def _hooked(step: StepTrace, error: BaseException) -> Fault:
-    """Return the module whose backward hook raised, from the frames of the exception."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        owner = frame.f_locals.get("self")
-        module = getattr(owner, "module", None)
-        if type(owner).__name__ == "BackwardHook" and isinstance(module, nn.Module):
-            return {"path": step.modules.name(module), "module": label(module)}
-    return {}
 
 
 def _own_line(error: BaseException) -> str:
@@ -314,14 +292,13 @@ def _alone(step: StepTrace, error: BaseException, count: int | None) -> list[int
     tensors = [tensor for _, tensor in tensor_tree.tensors([call.args, dict(call.kwargs)])]
     if any(tensor.is_cuda or step.values.is_moved(tensor) for tensor in tensors):
         return None
-    state, python_state = torch.get_rng_state(), random.getstate()
-    failing = [position for position in range(count) if _raises(call, position, count, error, (state, python_state))]
+    states = rng_state.take(cuda=False)
+    failing = [position for position in range(count) if _raises(call, position, count, error, states)]
     return failing if 0 < len(failing) < count else None
 
 
-def _raises(call: Call, position: int, count: int, error: BaseException, states: tuple[Tensor, Any]) -> bool:
-    torch.set_rng_state(states[0])  # else a module that draws would raise for some of them by chance
-    random.setstate(states[1])
+def _raises(call: Call, position: int, count: int, error: BaseException, states: Mapping[str, bytes]) -> bool:
+    rng_state.restore(states)  # else a module that draws would raise for some of them by chance
     args = tuple(traced_batch.select(value, [position], count) for value in call.args)
     kwargs = {name: traced_batch.select(value, [position], count) for name, value in call.kwargs.items()}
     try:

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from ocrlab.debug.instruments import batch_tree as traced_batch
 from ocrlab.debug.instruments import tensor_facts as looking
+from ocrlab.debug.instruments.user_code import own_frames
 from ocrlab.debug.replay.tracing.call_stack import kind
-from ocrlab.debug.replay.tracing.operator_trace import OperatorTrace, is_foreign, is_of_package, line
+from ocrlab.debug.replay.tracing.operator_trace import OperatorTrace, line
 
 PERSISTENT = ("weight", "buffer", "optimiser")  # begin the names of what lives from step to step
 Part = tuple[int, int, int]  # of a storage: from this byte to that one, whose sample that is
@@ -32,11 +33,6 @@ MASKS = ("masked_fill", "fill", "full", "where", "index_put", "scatter", "scalar
 Rebuild = Callable[[], tuple[list[str], Callable[[Sequence[int]], Any]] | None]
 KINDS = {"NaN": ("invalid value", "divide by zero"), "+Inf": ("overflow", "divide by zero")}
 KINDS["-Inf"] = KINDS["+Inf"]
-INSTRUMENTS = (
-    "/ocrlab/debug/recorder/",
-    "/ocrlab/debug/instruments/dataloader/",
-    "/ocrlab/debug/replay/child/",
-)  # no line of the user's
 
 
 @dataclass
@@ -113,9 +109,7 @@ class NonFiniteTracker:
         self.shapes: set[tuple[int, ...]] = set()  # of parameters: their first dimension is not a batch
         self.count: int | None = None  # B
         self.owners: dict[int, list[Part]] = {}
-        self.from_batch: set[int] = (
-            set()
-        )  # storages of what was computed from the batch: only there samples can be read off
+        self.from_batch: set[int] = set()  # storages of what was computed from the batch: only there rows are samples
         self.moved: set[int] = set()  # storages in which rows lie in another order than the samples
         self.wholes: dict[int, tuple[int, int]] = {}  # from which byte to which the batch lies in a storage
         self.harmless: set[tuple[str, ...]] = set()  # births that a step which went well has too
@@ -239,10 +233,8 @@ class NonFiniteTracker:
             birth = self.births[where]
             if not bad(tensor):
                 return None
-            if (
-                birth.first_user is None and birth.samples is None and tensor.dim()
-            ):  # written through a view of one value
-                self._refine(birth, tensor)
+            if birth.first_user is None and birth.samples is None and tensor.dim():
+                self._refine(birth, tensor)  # it was written through a view of one value
             return birth
         if not bad(tensor):
             return None
@@ -388,9 +380,7 @@ class LoadingObserver:
 
     def record_numpy(self, what: str, _flag: int) -> None:
         """Take in what NumPy has met, at the innermost line of the user's own (called by NumPy)."""
-        frame: Any = sys._getframe(1)
-        while frame is not None and (is_foreign(frame.f_code.co_filename) or is_of_package(frame.f_code.co_filename)):
-            frame = frame.f_back
+        frame = next(own_frames(sys._getframe(1)), None)
         if frame is not None:
             self.numpy.append((what, f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"))
 
@@ -415,5 +405,5 @@ def find_loading_line(anew: Rebuild | None, value: str) -> str:
         if not (origin.is_written or origin.constant)
     }
     born = born or {(f"NumPy, {what}", at) for what, at in observer.numpy if what in KINDS.get(value, ())}
-    born = {(op, at) for op, at in born if at and not any(place in str(at) for place in INSTRUMENTS)}
+    born = {(op, at) for op, at in born if at}
     return "`{}` at {}".format(*next(iter(born))) if len(born) == 1 else ""

@@ -14,13 +14,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ocrlab.debug.instruments.user_code import is_own
+
 UNTOLD = ("profiler::", "prim::", "aten::_record_function")
 UNSET = ("aten::empty", "aten::new_empty", "aten::resize", "aten::set_")  # their output holds whatever was there
 UNDECLARED = ("running_mean", "running_var")  # written by native_, cudnn_ and miopen_batch_norm; no schema says so
-OURS = (f"{Path(__file__).parent}/",)
-FOREIGN = (f"{Path(torch.__file__).parent}/", "<frozen", "<string>")
-PACKAGES = re.compile(r"/(?:site|dist)-packages/|/lib/python\d")
-LIGHTNING = ("/lightning/", "/lightning_fabric/", "/lightning_utilities/", "/pytorch_lightning/", "/contextlib.py")
+FRAMEWORK = re.compile(
+    rf"^{re.escape(str(Path(torch.__file__).parent))}/|^<(?:frozen|string)|/ocrlab/debug/(?:instruments|recorder|replay)/"
+    r"|/(?:lightning|lightning_fabric|lightning_utilities|pytorch_lightning)/|/contextlib\.py$"
+)
 
 
 class OperatorObserver(Protocol):
@@ -116,7 +118,7 @@ def line() -> str:
     while frame is not None:
         if not is_foreign(frame.f_code.co_filename):
             frames.append((frame.f_code, frame.f_lineno))
-            if not is_of_package(frame.f_code.co_filename):
+            if is_own(frame.f_code.co_filename):
                 break
         frame = frame.f_back
     return innermost(frames)
@@ -127,17 +129,11 @@ def innermost(frames: Sequence[tuple[Any, int]]) -> str:
     one; empty for none.
     """
     candidates = [(code, line) for code, line in frames if not is_foreign(code.co_filename)]
-    own = [(code, line) for code, line in candidates if not is_of_package(code.co_filename)] or candidates
+    own = [(code, line) for code, line in candidates if is_own(code.co_filename)] or candidates
     return f"{own[0][0].co_filename}:{own[0][1]} {own[0][0].co_name}" if own else ""
 
 
 @functools.lru_cache(maxsize=4096)
-def is_of_package(file: str) -> bool:
-    """Return whether a code file was installed, and not written by the user."""
-    return bool(PACKAGES.search(file))
-
-
-@functools.lru_cache(maxsize=4096)
 def is_foreign(file: str) -> bool:
-    """Return whether a code file is torch's, Lightning's or of this instrument: not what a user wants to be shown."""
-    return file.startswith((*FOREIGN, *OURS)) or any(part in file for part in LIGHTNING)
+    """Return whether a code file is never shown: it is of torch, of Lightning, or of an instrument."""
+    return bool(FRAMEWORK.search(file))

@@ -188,7 +188,7 @@ class Tracer:
             if way is not None and (way.names == self.names or len(self.names) != count):
                 origins = batch_rows.name_rows(rows, self.batch, count, way.names, way.make)
         if origins is None and self.names and len(self.names) != count:
-            return [traced_batch.row_text(self.batch, "batch", row) or f"row {row} of the batch" for row in rows]
+            return [f"row {row} of the batch" for row in rows]
         return [traced_batch.name_of_part(name, str(fault.get("tensor") or "")) for name in origins or ()]
 
     def _is_out_of_reach(self) -> bool:
@@ -263,8 +263,7 @@ class Tracer:
                 with _harmless():
                     fault["made"] = nonfinite_tracker.find_loading_line(self.anew, str(fault.get("value")))
             of = before or {**self.about, "names": self.names, "phase": self.phase}
-            batch = None if before or self._is_out_of_reach() else self.batch
-            fault = {**of, **fault, "names": called or _names(of["names"], fault, batch)}
+            fault = {**of, **fault, "names": called or _names(of["names"], fault)}
             fault |= {"phase": of["phase"]} if of["phase"] else {}
             fault |= {"ahead": True} if self.step is not None and self.ahead.is_unknown(self.step.storages) else {}
         content = {"schema": 1, "pid": os.getpid(), **self.about, "state": state, "samples": self.names, "fault": fault}
@@ -274,14 +273,12 @@ class Tracer:
             self.on = False  # the first one is what was asked for
 
 
-def _names(names: Sequence[str], fault: Fault, batch: Any) -> list[str] | None:
-    """Return the names of a fault's samples, `sample 3 of the batch` where they have none, and the batch has none."""
+def _names(names: Sequence[str], fault: Fault) -> list[str] | None:
+    """Return the names of a fault's samples, `sample 3 of the batch` where they have none."""
     positions, tensor = fault.get("samples"), str(fault.get("tensor") or "")
     if positions is None:
         return None
-    within = tensor.rpartition(" ")[2]
-    nameless = lambda p: traced_batch.row_text(batch, within, p) or f"sample {p} of the batch"  # noqa: E731
-    called = [names[p] if p < len(names) else nameless(p) for p in positions]
+    called = [names[p] if p < len(names) else f"sample {p} of the batch" for p in positions]
     return [traced_batch.name_of_part(name, tensor) for name in called]
 
 
