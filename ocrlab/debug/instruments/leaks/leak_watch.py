@@ -239,7 +239,7 @@ class LeakWatch:
         self._next = self.ticks * (1 if not candidates and self._length < LONGEST else 2)
 
     def _leak(self, candidate: Candidate, growth: Slope) -> Leak:
-        lines = candidate.holder.lines
+        line = candidate.holder.line
         steps = [size / MIB for size in candidate.bytes_by_step]
         origin = candidate.stack[0].partition(" ")[0] if candidate.stack else ""
         kind = "evaluation" if candidate.evaluation and candidate.kind == "graph" else candidate.kind
@@ -250,8 +250,8 @@ class LeakWatch:
             high=max(max(steps), growth.high / MIB),
             confidence=max(growth.confidence, SURE),
             holder=candidate.holder.text,
-            location=str(lines[0]) if lines else origin,
-            code=lines[0].text if lines else "",
+            location=str(line) if line else origin,
+            code=line.text if line else "",
             origin=origin,
             steps=self.ticks,
             fix=FIXES["evaluation" if candidate.evaluation else kind],

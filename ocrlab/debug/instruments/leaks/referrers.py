@@ -33,15 +33,15 @@ NEW_FIGURE = {"figure", "subplots", "subplot_mosaic"}
 
 @dataclass(frozen=True)
 class Holder:
-    """What holds an object: `text` for a person, the container that grows, and the lines that let it grow.
+    """What holds an object: `text` for a person, the container that grows, and the line that lets it grow.
 
-    `lines` has the likeliest first; `bounded` says why it cannot grow for ever, or is empty.
+    `bounded` says why it cannot grow for ever, or is empty.
     """
 
     text: str
     kind: str  # global, attribute, closure, hook, figures, cache, local
     container: Any = None
-    lines: tuple[Line, ...] = ()
+    line: Line | None = None
     bounded: str = ""
 
 
@@ -149,8 +149,8 @@ class HolderSearch:
     def _attribute_holder(self, owner: Any, name: str, container: Any) -> Holder:
         kind = owner if isinstance(owner, type) else type(owner)
         if kind.__name__ == "Gcf":
-            lines = tuple(growth_lines.calls(NEW_FIGURE, self.files))
-            return Holder("matplotlib's list of open figures", "figures", container, lines)
+            line = next(iter(growth_lines.calls(NEW_FIGURE, self.files)), None)
+            return Holder("matplotlib's list of open figures", "figures", container, line)
         text, is_hook = f"`{name}` of {kind.__qualname__}", name in HOOK_TABLES
         files = class_files(kind)
         return self._build(text, "hook" if is_hook else "attribute", name, container, files, kind.__qualname__)
@@ -163,20 +163,20 @@ class HolderSearch:
         for code in codes or self.codes:
             if lines := growth_lines.local_growth(code, container):
                 function = "the main program" if code.co_name == "<module>" else f"{code.co_qualname}()"
-                return _with_bound(Holder(f"a local variable of {function}", "local", container, tuple(lines)))
+                return _holder(f"a local variable of {function}", "local", container, lines[0])
         return None
 
     def _build(self, text: str, kind: str, name: str, container: Any, files: Iterable[str], near: str = "") -> Holder:
         files = (*files, *self.files)
         lines = growth_lines.growth(name, files, near)
-        lines += [] if container is not None else growth_lines.assigned(name, files)
-        return _with_bound(Holder(text, kind, container, tuple(lines)))
+        lines = lines or ([] if container is not None else growth_lines.assigned(name, files))
+        return _holder(text, kind, container, next(iter(lines), None))
 
 
-def _with_bound(holder: Holder) -> Holder:
-    most, line = getattr(holder.container, "maxlen", None), next(iter(holder.lines), None)
+def _holder(text: str, kind: str, container: Any, line: Line | None) -> Holder:
+    most = getattr(container, "maxlen", None)
     bounded = f"its length is {most} at most" if most else f"{line}: {line.bounded}" if line and line.bounded else ""
-    return Holder(holder.text, holder.kind, holder.container, holder.lines, bounded)
+    return Holder(text, kind, container, line, bounded)
 
 
 def class_files(kind: type) -> tuple[str, ...]:

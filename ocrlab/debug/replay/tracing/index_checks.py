@@ -6,7 +6,7 @@ Shapes: B samples, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,14 @@ import torch
 from torch import Tensor
 
 SLACK = 1e-6  # of a probability: what rounding leaves
+MAPS = ("shrink map", "shrink mask", "threshold map", "threshold mask")
+ALONG = {  # operators whose third argument is an index along the dimension that the second one names
+    f"aten::{name}"
+    for name in (
+        "gather scatter scatter_ scatter_add scatter_add_ index_select index_add index_add_ index_copy index_copy_"
+        " index_fill_"
+    ).split()
+}
 
 
 @dataclass(frozen=True)
@@ -50,9 +58,7 @@ class OutOfRange:
 
 def find_out_of_range(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OutOfRange | None:
     """Return the first value out of range of what an operator such as `aten::gather` is given, or None."""
-    needs = NEEDS.get(name)
-    violations = (_outside(need) for need in needs(list(args), kwargs)) if needs is not None else ()
-    return next((violation for violation in violations if violation is not None), None)
+    return next(filter(None, map(_outside, _ranges(name, args, kwargs))), None)
 
 
 def _outside(need: AllowedRange) -> OutOfRange | None:
@@ -73,69 +79,34 @@ def _outside(need: AllowedRange) -> OutOfRange | None:
     return OutOfRange(need.role, value, index, need.words, shape, mask.cpu(), tensor.detach().cpu(), tensor)
 
 
-def _classes(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
-    scores, target = args[0], args[1]
-    ignored = args[4] if len(args) > 4 else kwargs.get("ignore_index", -100)
-    if isinstance(target, Tensor) and not target.is_floating_point():
-        yield AllowedRange("target", target, 0, scores.shape[1 if scores.dim() > 1 else 0], ignored)
-
-
-def _last_dimension(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
-    yield AllowedRange("target", args[1], 0, args[0].shape[-1])
-
-
-def _targets(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
-    yield AllowedRange("target", args[1], 0.0, 1.0)
-
-
-def _probabilities(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
-    yield from _targets(args, kwargs)
-    yield AllowedRange("input", args[0], 0.0, 1.0)
-
-
-def _maps(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
-    """Yield the maps of `ocrlab::db_loss_cpu`: after the two logits, each of them in 0..1."""
-    for role, tensor in zip(("shrink map", "shrink mask", "threshold map", "threshold mask"), args[2:6], strict=False):
-        if isinstance(tensor, Tensor):
-            yield AllowedRange(f"target ({role})", tensor, 0, 1 if tensor.is_floating_point() else 2)
-
-
-def _embedding(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
-    yield AllowedRange("index", args[1], 0, args[0].shape[0])
-
-
-def _along(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
-    if isinstance(args[2], Tensor) and args[0].dim():
-        yield AllowedRange("index", args[2], 0, args[0].shape[args[1]])
-
-
-def _take(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
-    yield AllowedRange("index", args[1], -args[0].numel(), args[0].numel())
-
-
-def _indices(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
-    for dimension, index in enumerate(args[1]):
-        if isinstance(index, Tensor) and index.dtype not in (torch.bool, torch.uint8):
-            long = args[0].shape[dimension]
-            yield AllowedRange("index", index, -long, long)
-        elif isinstance(index, Tensor):
-            return  # a mask takes several dimensions; what follows cannot be counted so simply
-
-
-NEEDS: dict[str, Callable[[list[Any], Mapping[str, Any]], Iterator[AllowedRange]]] = {
-    "aten::nll_loss_forward": _classes,
-    "aten::nll_loss2d_forward": _classes,
-    "aten::multi_margin_loss": _last_dimension,
-    "aten::binary_cross_entropy": _probabilities,
-    "aten::binary_cross_entropy_with_logits": _targets,
-    "ocrlab::db_loss_cpu": _maps,
-    "aten::embedding": _embedding,
-    "aten::embedding_renorm_": _embedding,
-    "aten::take": _take,
-    "aten::index": _indices,
-    "aten::index_put": _indices,
-    "aten::index_put_": _indices,
-    "aten::_ctc_loss": _last_dimension,
-}
-ALONG = "gather scatter scatter_ scatter_add scatter_add_ index_select index_add index_add_ index_copy index_copy_"
-NEEDS |= {f"aten::{name}": _along for name in (*ALONG.split(), "index_fill_")}
+def _ranges(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
+    """Yield the limits of what an operator is given."""
+    match name:
+        case "aten::nll_loss_forward" | "aten::nll_loss2d_forward":
+            scores, target = args[0], args[1]
+            ignored = args[4] if len(args) > 4 else kwargs.get("ignore_index", -100)
+            if isinstance(target, Tensor) and not target.is_floating_point():
+                yield AllowedRange("target", target, 0, scores.shape[1 if scores.dim() > 1 else 0], ignored)
+        case "aten::multi_margin_loss" | "aten::_ctc_loss":
+            yield AllowedRange("target", args[1], 0, args[0].shape[-1])
+        case "aten::binary_cross_entropy" | "aten::binary_cross_entropy_with_logits":
+            yield AllowedRange("target", args[1], 0.0, 1.0)
+            if name.endswith("entropy"):
+                yield AllowedRange("input", args[0], 0.0, 1.0)
+        case "ocrlab::db_loss_cpu":  # after the two logits its maps, each in 0..1
+            for role, tensor in zip(MAPS, args[2:6], strict=False):
+                if isinstance(tensor, Tensor):
+                    yield AllowedRange(f"target ({role})", tensor, 0, 1 if tensor.is_floating_point() else 2)
+        case "aten::embedding" | "aten::embedding_renorm_":
+            yield AllowedRange("index", args[1], 0, args[0].shape[0])
+        case "aten::take":
+            yield AllowedRange("index", args[1], -args[0].numel(), args[0].numel())
+        case "aten::index" | "aten::index_put" | "aten::index_put_":
+            for dimension, index in enumerate(args[1]):
+                if isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8):
+                    return  # a mask takes several dimensions; what follows cannot be counted so simply
+                if isinstance(index, Tensor):
+                    long = args[0].shape[dimension]
+                    yield AllowedRange("index", index, -long, long)
+        case _ if name in ALONG and isinstance(args[2], Tensor) and args[0].dim():
+            yield AllowedRange("index", args[2], 0, args[0].shape[args[1]])
