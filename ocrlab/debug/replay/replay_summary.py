@@ -16,7 +16,20 @@ from ocrlab.debug.replay.trial import TrialResult
 from ocrlab.records import SCHEMA, finite
 
 NAMED = 4  # samples that a sentence names
-PLACE = ("phase", "path", "module", "call", "op", "node", "function", "inputs", "given", "drawn", "line", "micro")
+PLACE = (
+    "phase",
+    "path",
+    "module",
+    "call",
+    "op",
+    "node",
+    "function",
+    "inputs",
+    "sources",
+    "from_batch",
+    "line",
+    "micro",
+)
 WIDEST = 160  # characters of a table cell
 RISEN = (3, 100.0)  # losses before a fault, and how many times larger than the least all of them are
 EVERY = "every sample of the batch does it alone, so no single sample is the cause"
@@ -105,7 +118,7 @@ def decided(results: Sequence[TrialResult]) -> dict[str, Any] | None:
     shown = [result for result in results if result.fault is not None]
     shown = [result for result in shown if result.variant.name not in variants.ALTERED] or shown
     faults = [(result.fault, result.diverged) for result in shown if result.fault is not None]
-    faults = [(fault, strays) for fault, strays in faults if not strays] or faults
+    faults = [(fault, diverged) for fault, diverged in faults if not diverged] or faults
     order = lambda item: (int(item[0].get("step", 0)), variants.is_carried_over(item[0]))  # noqa: E731
     return min(faults, key=order, default=(None, False))[0]
 
@@ -292,7 +305,7 @@ def _what(fault: Mapping[str, Any]) -> list[str]:
         place = f" at {list(fault['index'])}" if fault.get("index") else ""
         by = f", {fault['by']}" if fault.get("by") else ""
         by += f", written in the step by {short(str(fault['written']))}" if fault.get("written") else ""
-        by += f", made while it was loaded by {short(str(fault['made']))}" if fault.get("made") else ""
+        by += f", made while it was loaded by {short(str(fault['made']))}" if fault.get("loaded_by") else ""
         early = ", before the step" if fault.get("before") and not str(fault.get("tensor")).startswith("input") else ""
         return [f"{fault.get('value', 'NaN')} in {fault.get('tensor')}{place}{by}{early}"]
     if kind in ("target", "index"):
@@ -308,7 +321,7 @@ def _what(fault: Mapping[str, Any]) -> list[str]:
         return [f"it never returned{_surfaced(fault)}"]
     message = str(fault.get("exception") or "").partition(" Hint: ")[0].strip().splitlines()
     own = (" from weight", f" from {fault.get('path')} ")
-    inputs = [text for text in fault.get("given") or () if " from " in text and not any(word in text for word in own)]
+    inputs = [text for text in fault.get("sources") or () if " from " in text and not any(word in text for word in own)]
     shapes = [f"got {inputs[0]}"] if inputs and "shape" in str(fault.get("exception")).lower() + " size" else []
     changed = [f"changed in place by {short(str(fault['changed']))}"] if fault.get("changed") else []
     return [
@@ -331,7 +344,7 @@ def _samples(fault: Mapping[str, Any], results: Sequence[TrialResult]) -> list[s
         if names:
             how = how.replace("without it", "without them") if len(names) > 1 else how
             return [_named(names) + (f", {how}" if how else "")]
-        elsewhere = alone.partial or (fault.get("op") and not fault.get("drawn"))
+        elsewhere = alone.partial or (fault.get("op") and not fault.get("from_batch"))
         how = ELSEWHERE if how == EVERY and elsewhere else how
         return [how] if how else []
     if fault.get("everyone"):

@@ -218,7 +218,7 @@ def is_of_samples(fault: Mapping[str, Any]) -> bool:
     if (
         fault.get("ahead")
         or is_carried_over(fault)
-        or (fault.get("kept") and fault.get("kind") == "nonfinite")  # made of nothing but weights
+        or (fault.get("from_weights") and fault.get("kind") == "nonfinite")  # made of nothing but weights
         or str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
     ):
         return False

@@ -81,7 +81,7 @@ def test_a_sample_that_crashes_by_itself_is_named_and_the_rest_goes_well() -> No
         {"samples": [2], "names": ["c.png"], "same": False, "well": True},
         {"samples": [0, 2], "names": ["a.png", "c.png"], "same": False, "well": True},
     ]
-    crash = outcome({**CONV, "kind": "crash", "signal": "SIGSEGV", "samples": None, "drawn": True})
+    crash = outcome({**CONV, "kind": "crash", "signal": "SIGSEGV", "samples": None, "from_batch": True})
     alone = TrialResult(variants.per_sample(6), per_sample=tried, count=3)
     sentence = replay_summary.sentence(subject(), [crash, alone])
     assert sentence.endswith("killed by SIGSEGV; sample `b.png`, does not happen without it.")

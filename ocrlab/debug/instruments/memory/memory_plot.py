@@ -17,7 +17,7 @@ COLOURS = {  # cool for what stays, warm for what comes and goes; in lightness a
     "buffers": "#16324f",
     "optimizer": "#4a86b8",
     "gradients": "#9cc4e4",
-    "kept": "#b0356b",
+    "earlier": "#b0356b",
     "input": "#c9ced6",
     "activations": "#e8b04a",
     "workspace": BAD,

@@ -133,7 +133,7 @@ class MemoryWatch:
             self.highest = done
         for block in live.blocks.values():
             if block.kind in ("workspace", "activations", "input"):
-                block.kind, block.owner = "kept", ""
+                block.kind, block.owner = "earlier", ""
         live.dead.clear()
         self._modules.clear()
         self._begin, self._began = live.event, time.perf_counter()
@@ -173,7 +173,7 @@ class MemoryWatch:
                     self._live.classify(thing, "input")
         for block in self._live.blocks.values():
             if block.kind == "input":
-                block.kind = "kept"
+                block.kind = "earlier"
         alive = sum(block.bytes for block in self._live.blocks.values() if block.device == self._device_name)
         self._before = max(0, self._now() - alive) if not self._cuda else 0
         self._high = self._highest()

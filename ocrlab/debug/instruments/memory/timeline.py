@@ -11,13 +11,13 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-KINDS = ("parameters", "buffers", "optimizer", "gradients", "kept", "input", "activations", "workspace")
+KINDS = ("parameters", "buffers", "optimizer", "gradients", "earlier", "input", "activations", "workspace")
 LABELS = {
     "parameters": "parameters",
     "buffers": "buffers",
     "optimizer": "optimiser state",
     "gradients": "gradients",
-    "kept": "kept from before",
+    "earlier": "from before the step",
     "input": "batch",
     "activations": "activations",
     "workspace": "workspace",

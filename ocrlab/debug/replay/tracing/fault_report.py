@@ -31,7 +31,7 @@ SPEAKS_OF_VALUES = re.compile(
     r"\bnans?\b|\binfs?\b|infinit|non-?finite|not finite|isfinite|invalid numeric", re.IGNORECASE
 )
 GUARD = 3  # lines between a look at a value and the exception that it leads to
-OPERATOR = ("op", "node", "parameter", "inputs", "given", "drawn", "kept", "function")
+OPERATOR = ("op", "node", "parameter", "inputs", "sources", "from_batch", "from_weights", "function")
 PLACE_KEYS = ("phase", "path", "module", "call", *OPERATOR, "line", "entered")
 
 
@@ -235,7 +235,7 @@ def _place(step: StepTrace, error: BaseException) -> Fault:
         inputs = [tensor for _, tensor in tensor_tree.tensors([call.args, dict(call.kwargs)], "")]
         phase = "validation" if step.was_evaluating() else "loss" if call.is_loss else "forward"
         place: Fault = {"phase": phase, "path": call.path, "module": call.label}
-        place |= {"given": step.sources(inputs), "inputs": step.shapes(inputs), "entered": True}
+        place |= {"sources": step.sources(inputs), "inputs": step.shapes(inputs), "entered": True}
         return place | ({"call": call.number} if call.number > 1 else {})
     place = {**step.here(), "line": _own_line(error)}  # what an operator's line was may be long ago
     return {**place, "phase": "validation"} if step.was_evaluating() else place

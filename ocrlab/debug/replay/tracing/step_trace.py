@@ -173,10 +173,10 @@ class StepTrace:
             place["inputs"] = self.shapes(inputs)
             where = {pointer(tensor) for tensor in inputs}
             self.storages |= where
-            place["drawn"] = not where.isdisjoint(self.values.from_batch)
-            place["kept"] = bool(inputs) and all(map(self._is_persistent, inputs))
+            place["from_batch"] = not where.isdisjoint(self.values.from_batch)
+            place["from_weights"] = bool(inputs) and all(map(self._is_persistent, inputs))
             self.moves = (
-                place["drawn"] and not _capturing() and traced_rows.reorders_rows(name, args, kwargs, self.rows)
+                place["from_batch"] and not _capturing() and traced_rows.reorders_rows(name, args, kwargs, self.rows)
             )
             self._move_to(place)
             if self.backward.depth == 0 and torch.is_grad_enabled():
@@ -188,7 +188,7 @@ class StepTrace:
             if self.outside is None and not _capturing():
                 violation = traced_ranges.find_out_of_range(name, args, kwargs)
                 if violation is not None:
-                    self.outside = (violation, {**place, "given": self.sources(inputs)})
+                    self.outside = (violation, {**place, "sources": self.sources(inputs)})
                     self.outside_from_batch = pointer(violation.source) in self.values.from_batch
 
     def after(self, name: str, inputs: list[Tensor], changed: list[Tensor]) -> None:
@@ -209,7 +209,7 @@ class StepTrace:
         with self.guarded():
             if self.dead:  # the device has failed earlier, and every call says so now
                 return
-            self.raised_in = (error, {**self.place, "given": self.sources(inputs)})
+            self.raised_in = (error, {**self.place, "sources": self.sources(inputs)})
             self.raised_of = [birth for tensor in inputs if (birth := self.values.of(tensor)) is not None]
             if self.is_dead(error):  # before the operator it was alive
                 self.died, self.blind = self.raised_in, True

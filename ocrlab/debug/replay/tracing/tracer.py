@@ -261,7 +261,7 @@ class Tracer:
             called = [] if before else self._origins(fault)
             if fault.get("kind") == "nonfinite" and str(fault.get("tensor")).startswith("input batch") and not before:
                 with _harmless():
-                    fault["made"] = nonfinite_tracker.find_loading_line(self.anew, str(fault.get("value")))
+                    fault["loaded_by"] = nonfinite_tracker.find_loading_line(self.anew, str(fault.get("value")))
             of = before or {**self.about, "names": self.names, "phase": self.phase}
             fault = {**of, **fault, "names": called or _names(of["names"], fault)}
             fault |= {"phase": of["phase"]} if of["phase"] else {}

@@ -254,7 +254,7 @@ def test_local_variables_are_not_read_and_their_growth_is_found_in_the_source() 
     search = HolderSearch()
     for holder, mark in ((search.local_holder(None), "local"), (search.holder(outputs[0]), "local list")):
         assert holder is not None and holder.text.startswith("a local variable of test_local_variables"), mark
-        assert holder.lines[0].number == line_of(mark)
+        assert holder.line.number == line_of(mark)
     bounded = search.holder(last[0])
     assert bounded is not None and bounded.bounded == "its length is 2 at most"
     assert search.holder(losses) is None and search.holder(torch.ones(3)) is None, "the values are not read"

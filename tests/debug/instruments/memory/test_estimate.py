@@ -56,7 +56,7 @@ def test_it_is_what_a_real_step_holds(monkeypatch: pytest.MonkeyPatch) -> None:
             optimizer.zero_grad()
     assert watch.highest is not None
     peak = watch.highest.peak
-    others = max(0, peak.parts.get("kept", 0) - batch["image"].nbytes)  # left by other tests of this process
+    others = max(0, peak.parts.get("earlier", 0) - batch["image"].nbytes)  # left by other tests of this process
     assert of(4).peak == pytest.approx(peak.bytes - others, rel=0.05)
 
 

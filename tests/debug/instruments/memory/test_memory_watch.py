@@ -170,7 +170,7 @@ def test_memory_retained_from_step_to_step_is_reported() -> None:
         for _ in range(4):
             outputs.append(model(torch.ones(512, 256)))
             watch.step()
-    grown = [step.end["kept"] for step in watch.steps]
+    grown = [step.end["earlier"] for step in watch.steps]
     assert grown[-1] - grown[-2] >= 512 * 256 * 4
 
 

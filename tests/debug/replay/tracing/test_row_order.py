@@ -162,7 +162,9 @@ def test_a_value_computed_from_weights_alone_belongs_to_no_sample(tmp_path: Path
         assert isinstance(weight, Tensor)
         return F.linear(x, weight / weight.norm(dim=1, keepdim=True).mul(0)).square().mean()
 
-    assert fault(tmp_path, step, torch.rand(4, 3), LENGTHS).get("kept") is not True, "the norm is none of the weights"
+    assert fault(tmp_path, step, torch.rand(4, 3), LENGTHS).get("from_weights") is not True, (
+        "the norm is none of the weights"
+    )
 
     def other(net: nn.Module, x: Tensor, _lengths: Tensor) -> Tensor:
         weight = net.weight
@@ -171,4 +173,4 @@ def test_a_value_computed_from_weights_alone_belongs_to_no_sample(tmp_path: Path
             weight[2] = -1
         return F.linear(x, weight.log()).square().mean()
 
-    assert fault(tmp_path / "kept", other, torch.rand(4, 3), LENGTHS)["kept"] is True
+    assert fault(tmp_path / "kept", other, torch.rand(4, 3), LENGTHS)["from_weights"] is True

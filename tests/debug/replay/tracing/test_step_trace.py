@@ -92,4 +92,4 @@ def test_what_an_operator_works_on_comes_before_its_bias_and_weights_are_called_
         net(torch.ones(2, 7))
     fault = json.loads((tmp_path / "trace.json").read_text())["fault"]
     assert fault["op"] == "aten::addmm" and fault["inputs"][0] == "(2, 7) fp32"
-    assert fault["given"][1:] == ["(3,) fp32 from weight 0.bias", "(4, 3) fp32 from weight 0.weight"]
+    assert fault["sources"][1:] == ["(3,) fp32 from weight 0.bias", "(4, 3) fp32 from weight 0.weight"]

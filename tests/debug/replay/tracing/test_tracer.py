@@ -142,8 +142,8 @@ def test_a_wrong_shape_says_what_came_from_where(tmp_path: Path) -> None:
     net.head = nn.Conv2d(9, 5, 1)
     fault, _ = step(tmp_path, net, batch())
     subset(fault, kind="exception", phase="forward", path="head", module="Conv2d 9->5", op="aten::convolution")
-    assert fault["given"][0] == "(4, 8, 16, 16) fp32 from the model (Net), `aten::add`"
-    assert fault["given"][1] == "(5, 9, 1, 1) fp32 from weight head.weight"
+    assert fault["sources"][0] == "(4, 8, 16, 16) fp32 from the model (Net), `aten::add`"
+    assert fault["sources"][1] == "(5, 9, 1, 1) fp32 from weight head.weight"
 
 
 def test_the_log_of_zero_in_the_loss_is_reported_with_its_line_and_sample(tmp_path: Path) -> None:
