@@ -16,20 +16,7 @@ from ocrlab.debug.replay.trial import TrialResult
 from ocrlab.records import SCHEMA, finite
 
 NAMED = 4  # samples that a sentence names
-PLACE = (
-    "phase",
-    "path",
-    "module",
-    "call",
-    "op",
-    "node",
-    "function",
-    "inputs",
-    "sources",
-    "from_batch",
-    "line",
-    "micro",
-)
+PLACE = "phase path module call op node function inputs sources from_batch line micro".split()
 WIDEST = 160  # characters of a table cell
 RISEN = (3, 100.0)  # losses before a fault, and how many times larger than the least all of them are
 EVERY = "every sample of the batch does it alone, so no single sample is the cause"
