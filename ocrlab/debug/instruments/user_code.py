@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from types import FrameType
 
 INSTRUMENTS = os.path.dirname(os.path.realpath(__file__)) + os.sep
@@ -37,12 +38,7 @@ def own_frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def own_stack(most: int = 8) -> tuple[str, ...]:
-    """Return the user's lines of this thread, the innermost first: `file:line function`."""
-    lines: list[str] = []
-    for frame in own_frames(sys._getframe(1)):
-        code = frame.f_code
-        lines.append(f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}")
-        if len(lines) == most:
-            break
-    return tuple(lines)
+def own_stack() -> tuple[str, ...]:
+    """Return up to eight of the user's lines of this thread, the innermost first: `file:line function`."""
+    frames = islice(own_frames(sys._getframe(1)), 8)
+    return tuple(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_qualname}" for frame in frames)

@@ -72,8 +72,8 @@ class StageHooks:
     none. A replay names the module.
     """
 
-    def __init__(self, writer: Writer, now: StepPosition | None = None) -> None:
-        self.writer, self.now = writer, now or StepPosition()
+    def __init__(self, writer: Writer) -> None:
+        self.writer, self.now = writer, StepPosition()
         self.handles: list[Any] = []
         self.on = True
 

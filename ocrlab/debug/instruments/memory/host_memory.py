@@ -13,14 +13,14 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 HIGH = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
 
-def resident(pid: int | str = "self") -> int:
-    """Return the resident memory of a process in bytes."""
-    return _statm(pid)[0]
+def resident() -> int:
+    """Return the resident memory of this process in bytes."""
+    return _statm()[0]
 
 
-def anonymous_memory(pid: int | str = "self") -> int:
-    """Return the resident memory of a process that no file and no shared memory stands for, in bytes."""
-    whole, shared = _statm(pid)
+def anonymous_memory() -> int:
+    """Return the resident memory of this process that no file and no shared memory stands for, in bytes."""
+    whole, shared = _statm()
     return whole - shared
 
 
@@ -63,9 +63,9 @@ class _Info(ctypes.Structure):
     ]
 
 
-def _statm(pid: int | str) -> tuple[int, int]:
+def _statm() -> tuple[int, int]:
     try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
+        with open("/proc/self/statm", "rb") as file:
             fields = file.read().split()
         return int(fields[1]) * PAGE, int(fields[2]) * PAGE
     except (OSError, IndexError, ValueError):

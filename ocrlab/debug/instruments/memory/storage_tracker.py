@@ -54,16 +54,14 @@ class StorageTracker(TorchDispatchMode):
         """Whether nothing is followed any more: it has ended, or failed."""
         return self.ended or bool(self.guard.problem)
 
-    def classify(self, tensor: Tensor, kind: str, owner: str = "", op: str = "") -> Block | None:
-        """Return the block of a tensor, which is added where it is not known yet; None where it holds no memory."""
-        block = None
+    def classify(self, tensor: Tensor, kind: str, owner: str = "") -> None:
+        """Name what a tensor is for and the module it belongs to; its storage is followed from now on."""
         for storage, device in self._storages_of(tensor):
             block = self.blocks.get(storage._cdata)
             if block is None:
-                block = self._add(storage, device, owner or OUTSIDE, op, "", kind)
+                block = self._add(storage, device, owner or OUTSIDE, "", "", kind)
             if block is not None and (owner or kind != "input"):
                 block.kind, block.owner = kind, owner
-        return block
 
     def saved(self, tensor: Tensor, module: str) -> tuple[Any, ...]:
         """Count what autograd saves for the module that saves it, and return what `unpack_saved` gives back."""
