@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ocrlab.debug.instruments import batch_tree as traced_batch
+from ocrlab.debug.instruments import batch_tree
 
 Make = Callable[[Sequence[int]], Any]
 Length = Callable[[int], int | None]
@@ -73,14 +73,14 @@ def _length(make: Make, first: int, batch: Any, count: int) -> int | None:
         part = make(range(first))
     except Exception:  # it refuses an empty list, as all of them are left out
         return 0
-    rows = traced_batch.batch_size(part) or 0
-    return rows if not rows or traced_batch.is_start_of(part, rows, batch, count) else None
+    rows = batch_tree.batch_size(part) or 0
+    return rows if not rows or batch_tree.is_start_of(part, rows, batch, count) else None
 
 
 def _is_missed(make: Make, sample: int, number: int, count: int, length: Length) -> bool:
     """Return whether a batch without a sample has as many rows less as it is thought to make."""
     try:
-        without = traced_batch.batch_size(make([other for other in range(number) if other != sample]))
+        without = batch_tree.batch_size(make([other for other in range(number) if other != sample]))
     except Exception:
         return False
     return (without or 0) == count - (length(sample + 1) or 0) + (length(sample) or 0)

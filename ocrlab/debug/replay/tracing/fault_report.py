@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ocrlab.debug.instruments import batch_tree as traced_batch
-from ocrlab.debug.instruments import cuda_sticky_errors, tensor_tree
+from ocrlab.debug.instruments import batch_tree, cuda_sticky_errors, tensor_tree
 from ocrlab.debug.recorder import rng_state
 from ocrlab.debug.replay.tracing.call_stack import Call, label
 from ocrlab.debug.replay.tracing.nonfinite_tracker import NonFiniteOrigin, bad, pointer, root
@@ -187,7 +186,7 @@ def range_fault(step: StepTrace, batch: Any) -> Fault:
             index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
             bad_ones = bad_ones.reshape(shape)
     is_of_batch = name is not None or step.outside_from_batch  # else no dimension of it is of samples
-    position = traced_batch.index_in_batch(index, shape, step.rows if is_of_batch else None)
+    position = batch_tree.index_in_batch(index, shape, step.rows if is_of_batch else None)
     kind = "target" if violation.role.startswith("target") else "index"
     fault = {"kind": kind, **{name: place[name] for name in PLACE_KEYS if place.get(name)}}
     fault |= {
@@ -200,8 +199,8 @@ def range_fault(step: StepTrace, batch: Any) -> Fault:
         "shape": f"{shape} {str(violation.tensor.dtype).removeprefix('torch.')}",
         **position,
     }
-    fault["samples"] = traced_batch.positions(bad_ones, step.rows, merged=True) if is_of_batch else None
-    guessed = not traced_batch.is_in_first_dimension(shape, step.rows) or (
+    fault["samples"] = batch_tree.positions(bad_ones, step.rows, merged=True) if is_of_batch else None
+    guessed = not batch_tree.is_in_first_dimension(shape, step.rows) or (
         name is None and step.values.is_moved(violation.source)
     )
     fault |= {"guessed": True} if fault["samples"] and guessed else {}
@@ -299,8 +298,8 @@ def _alone(step: StepTrace, error: BaseException, count: int | None) -> list[int
 
 def _raises(call: Call, position: int, count: int, error: BaseException, states: Mapping[str, bytes]) -> bool:
     rng_state.restore(states)  # else a module that draws would raise for some of them by chance
-    args = tuple(traced_batch.select(value, [position], count) for value in call.args)
-    kwargs = {name: traced_batch.select(value, [position], count) for name, value in call.kwargs.items()}
+    args = tuple(batch_tree.select(value, [position], count) for value in call.args)
+    kwargs = {name: batch_tree.select(value, [position], count) for name, value in call.kwargs.items()}
     try:
         call.module(*args, **kwargs)
     except Exception as again:

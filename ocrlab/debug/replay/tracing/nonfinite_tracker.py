@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ocrlab.debug.instruments import batch_tree as traced_batch
-from ocrlab.debug.instruments import tensor_facts as looking
+from ocrlab.debug.instruments import batch_tree, tensor_facts
 from ocrlab.debug.instruments.user_code import own_frames
 from ocrlab.debug.replay.tracing.call_stack import kind
 from ocrlab.debug.replay.tracing.operator_trace import OperatorTrace, line
@@ -271,7 +270,7 @@ class NonFiniteTracker:
         self, tensor: Tensor, name: str, place: dict[str, Any], parent: NonFiniteOrigin | None = None
     ) -> NonFiniteOrigin:
         """Return a birth for a tensor that is known to be bad."""
-        first = looking.first_bad(tensor)
+        first = tensor_facts.first_bad(tensor)
         assert first is not None, "the caller has looked"
         mask = ~torch.isfinite(tensor.detach())
         if name == "output":
@@ -281,12 +280,12 @@ class NonFiniteTracker:
         forward = place.get("phase") in ("forward", "loss")
         own = name.startswith(PERSISTENT) or pointer(tensor) not in self.from_batch
         own |= place.get("phase") in ("backward", "optimiser") and tuple(tensor.shape) in self.shapes
-        samples = None if own else traced_batch.positions(mask, self.count, merged=forward)
+        samples = None if own else batch_tree.positions(mask, self.count, merged=forward)
         share = f"{first.nan + first.inf} of {tensor.numel()} values"
         guessed = samples is not None and (
-            self.is_moved(tensor) or not traced_batch.is_in_first_dimension(tensor.shape, self.count)
+            self.is_moved(tensor) or not batch_tree.is_in_first_dimension(tensor.shape, self.count)
         )
-        position = traced_batch.index_in_batch(first.index, tensor.shape, None if own else self.count)
+        position = batch_tree.index_in_batch(first.index, tensor.shape, None if own else self.count)
         if (parts := self.owners.get(pointer(tensor))) is not None:
             samples, guessed = _owners(parts, tensor), False
             position |= {"sample": samples[0]} if samples else {}

@@ -16,11 +16,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ocrlab.debug.flight_record import replay_position
-from ocrlab.debug.instruments import batch_tree as traced_batch
-from ocrlab.debug.instruments import cuda_sticky_errors, tensor_tree
-from ocrlab.debug.replay.tracing import batch_rows as traced_rows
-from ocrlab.debug.replay.tracing import cuda_context
-from ocrlab.debug.replay.tracing import index_checks as traced_ranges
+from ocrlab.debug.instruments import batch_tree, cuda_sticky_errors, tensor_tree
+from ocrlab.debug.replay.tracing import batch_rows, cuda_context, index_checks
 from ocrlab.debug.replay.tracing.backward_trace import BackwardTrace
 from ocrlab.debug.replay.tracing.call_stack import AutogradFunctions, Call, ModuleStack, kind
 from ocrlab.debug.replay.tracing.nonfinite_tracker import NonFiniteOrigin, NonFiniteTracker, Part, bad, extent, pointer
@@ -60,7 +57,7 @@ class StepTrace:
         self.died: tuple[BaseException, Place] | None = None  # where it died, if that is known
         self.raised_in: tuple[BaseException, Place] | None = None  # by an operator
         self.raised_of: list[NonFiniteOrigin] = []  # what its inputs held
-        self.outside: tuple[traced_ranges.OutOfRange, Place] | None = None  # the first index or target out of range
+        self.outside: tuple[index_checks.OutOfRange, Place] | None = None  # the first index or target out of range
         self.outside_from_batch = False  # it was computed from the batch
         self.loss: NonFiniteOrigin | None = None  # of what backward was called of, where that is bad
         self.gradient: tuple[str, NonFiniteOrigin] | None = None  # the first bad gradient of a parameter
@@ -78,7 +75,7 @@ class StepTrace:
         storages = {pointer(tensor): f"input {name}" for name, tensor in reversed(named.items())}  # of views, the first
         storages |= {pointer(tensor): name for name, tensor in self._weights()}
         storages.pop(0, None)
-        self.owned = traced_batch.tensors_by_sample(batch, count)
+        self.owned = batch_tree.tensors_by_sample(batch, count)
         whole = [t for name, t in named.items() if name not in self.owned and t.dim() and t.shape[0] == count]
         self.rows = count if whole or not self.owned else None  # else no dimension 0 is of samples
         owners: dict[int, list[Part]] = {}
@@ -176,7 +173,7 @@ class StepTrace:
             place["from_batch"] = not where.isdisjoint(self.values.from_batch)
             place["from_weights"] = bool(inputs) and all(map(self._is_persistent, inputs))
             self.moves = (
-                place["from_batch"] and not _capturing() and traced_rows.reorders_rows(name, args, kwargs, self.rows)
+                place["from_batch"] and not _capturing() and batch_rows.reorders_rows(name, args, kwargs, self.rows)
             )
             self._move_to(place)
             if self.backward.depth == 0 and torch.is_grad_enabled():
@@ -186,7 +183,7 @@ class StepTrace:
             for tensor in inputs:
                 self.read = place["line"] if self.values.read(tensor) else self.read
             if self.outside is None and not _capturing():
-                violation = traced_ranges.find_out_of_range(name, args, kwargs)
+                violation = index_checks.find_out_of_range(name, args, kwargs)
                 if violation is not None:
                     self.outside = (violation, {**place, "sources": self.sources(inputs)})
                     self.outside_from_batch = pointer(violation.source) in self.values.from_batch

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,15 @@ from torch import Tensor, nn
 
 from ocrlab import run_folder
 from ocrlab.debug.flight_record import replay_position
-from ocrlab.debug.instruments import batch_tree as traced_batch
-from ocrlab.debug.instruments import tensor_tree
+from ocrlab.debug.instruments import batch_tree, tensor_tree
 from ocrlab.debug.instruments.compiled_modules import is_compiled
-from ocrlab.debug.replay.tracing import batch_rows, cuda_context, nonfinite_tracker
-from ocrlab.debug.replay.tracing import fault_report as traced_faults
-from ocrlab.debug.replay.tracing import per_sample_forks as traced_alone
+from ocrlab.debug.replay.tracing import batch_rows, cuda_context, fault_report, nonfinite_tracker, per_sample_forks
 from ocrlab.debug.replay.tracing.fault_report import Fault
-from ocrlab.debug.replay.tracing.nonfinite_tracker import NonFiniteOrigin, pointer
+from ocrlab.debug.replay.tracing.nonfinite_tracker import NonFiniteOrigin, Rebuild, pointer
 from ocrlab.debug.replay.tracing.per_sample_forks import BatchMaker
 from ocrlab.debug.replay.tracing.step_trace import StepTrace
 from ocrlab.run_folder import fail_safe
 
-Rebuild = Callable[[], tuple[list[str], Callable[[Sequence[int]], Any]] | None]
 MOST_PREFETCHED = 4  # batches that are fetched ahead and still known
 
 Fetched = tuple[Any, Sequence[str], Any]  # a batch, the names of its samples, what puts it together anew
@@ -107,11 +103,11 @@ class Tracer:
             if number >= self.first and self.micro in (None, micro):
                 used = self._narrow(used)
                 batch = batch if self.ahead.lead else used
-            self.batch, self.count = used, traced_batch.batch_size(used, self.names)
+            self.batch, self.count = used, batch_tree.batch_size(used, self.names)
             self.about, self.phase = {"step": number, "micro": micro}, phase
             if (error := cuda_context.cause_of_death()) is not None:
                 self.batch = None  # it may lie on the device
-                self._write("failed", traced_faults.death_before_step(error))
+                self._write("failed", fault_report.death_before_step(error))
                 return batch
             if self.page is None:
                 self.out.mkdir(parents=True, exist_ok=True)
@@ -137,39 +133,39 @@ class Tracer:
         """Leave in a batch only what this variant is about; with `alone` in a fork for each sample."""
         if self.alone is None or self.ahead.lead:  # then the program holds the batch already
             return batch
-        count, again = traced_batch.batch_size(batch, self.names), self._again(batch)
+        count, again = batch_tree.batch_size(batch, self.names), self._again(batch)
         ways = [] if again is None else [again]
         if count and not self._is_reordered(again):
-            cut = lambda positions: traced_batch.select(batch, positions, count)  # noqa: E731
+            cut = lambda positions: batch_tree.select(batch, positions, count)  # noqa: E731
             names = self.names if len(self.names) == count else []
-            ways.append(BatchMaker(names, count, cut, partial=traced_batch.is_partial(batch, count)))
+            ways.append(BatchMaker(names, count, cut, partial=batch_tree.is_partial(batch, count)))
         if ways:
-            return self._part(*traced_alone.each(self.alone, self.out, ways, self.like))
+            return self._part(*per_sample_forks.each(self.alone, self.out, ways, self.like))
         return batch
 
     def _part(self, way: BatchMaker, positions: list[int]) -> Any:
         """Return, in a fork, the part of the batch that it is for."""
         self.is_fork = True
-        self.out, self.alone, self.page = traced_alone.place(way.place(self.out), positions), None, None
+        self.out, self.alone, self.page = per_sample_forks.place(way.place(self.out), positions), None, None
         self.names = [way.names[p] for p in positions if p < len(way.names)]
         self.anew = None
         try:
             return way.make(positions)
         except Exception:  # it cannot be put together: that is another fault
-            traced_alone.leave(1)
+            per_sample_forks.leave(1)
 
     def _again(self, batch: Any) -> BatchMaker | None:
         """Return how the batch is put together of its samples, None where that gives another one."""
         with contextlib.suppress(Exception):
             parts = self.anew() if self.anew is not None else None
-            if parts is not None and traced_batch.same_batch(parts[1](range(len(parts[0]))), batch):
+            if parts is not None and batch_tree.same_batch(parts[1](range(len(parts[0]))), batch):
                 return BatchMaker(parts[0], len(parts[0]), parts[1], "anew")
         return None
 
     def _is_reordered(self, way: BatchMaker | None) -> bool:
         """Return whether samples lie in the batch in another order than their names have."""
         with contextlib.suppress(Exception):
-            return way is not None and way.names == self.names and traced_batch.changes_order(way.make, way.count)
+            return way is not None and way.names == self.names and batch_tree.changes_order(way.make, way.count)
         return False
 
     def _origins(self, fault: Fault) -> list[str]:
@@ -189,7 +185,7 @@ class Tracer:
                 origins = batch_rows.name_rows(rows, self.batch, count, way.names, way.make)
         if origins is None and self.names and len(self.names) != count:
             return [f"row {row} of the batch" for row in rows]
-        return [traced_batch.name_of_part(name, str(fault.get("tensor") or "")) for name in origins or ()]
+        return [batch_tree.name_of_part(name, str(fault.get("tensor") or "")) for name in origins or ()]
 
     def _is_out_of_reach(self) -> bool:
         """Return whether the batch lies on a device that answers nothing any more."""
@@ -206,9 +202,9 @@ class Tracer:
             step.wait_for_last()
             error = step.swallowed()
             is_dead = error is not None and step.is_dead(error)  # then each step after it fails, whoever catches that
-            fault = None if is_dead else traced_faults.value_fault(step, _value(loss), self.batch, self.count)
+            fault = None if is_dead else fault_report.value_fault(step, _value(loss), self.batch, self.count)
             if error is not None and fault is None and (self.swallowed or is_dead):
-                fault = traced_faults.exception_fault(step, error, self.batch, self.count)
+                fault = fault_report.exception_fault(step, error, self.batch, self.count)
                 fault = fault and {**fault, "swallowed": True}
             if fault is None:
                 self.harmless |= step.values.signatures()
@@ -228,7 +224,7 @@ class Tracer:
                 if cuda_context.named_cause(error) is None:
                     step.wait_for_last()  # the program may have failed by what a kernel had left undone
                 value = None if step.is_dead(error) else _value(loss)
-                fault = traced_faults.exception_fault(step, error, self.batch, self.count, value)
+                fault = fault_report.exception_fault(step, error, self.batch, self.count, value)
                 if not self.is_behind or "batch_before" in (fault or {}):  # else it is not a step's
                     self._write("failed", fault)
             self._stop()
@@ -244,7 +240,7 @@ class Tracer:
     def _leave(self, status: int) -> None:
         """End a fork for one sample: it was for this micro-batch."""
         if self.is_fork:
-            traced_alone.leave(status)
+            per_sample_forks.leave(status)
 
     def _stop(self) -> None:
         if self.step is not None:
@@ -279,7 +275,7 @@ def _names(names: Sequence[str], fault: Fault) -> list[str] | None:
     if positions is None:
         return None
     called = [names[p] if p < len(names) else f"sample {p} of the batch" for p in positions]
-    return [traced_batch.name_of_part(name, tensor) for name in called]
+    return [batch_tree.name_of_part(name, tensor) for name in called]
 
 
 def _value(loss: Tensor | float | None) -> Tensor | None:
