@@ -33,7 +33,7 @@ from ocrlab.debug.recorder.sample_recorder import BatchOrigin, StatusLocation
 from ocrlab.debug.replay.child import batch_feed, file_sandbox, single_rank
 from ocrlab.debug.replay.child.batch_feed import BatchFeed, feed_loader, parts
 from ocrlab.debug.replay.tracing import tracer
-from ocrlab.debug.replay.tracing.tracer import Rebuild
+from ocrlab.debug.replay.tracing.nonfinite_tracker import Rebuild
 from ocrlab.errors import DataError
 from ocrlab.records import SCHEMA
 from ocrlab.run_folder.fail_safe import print_message
