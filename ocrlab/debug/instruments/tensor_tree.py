@@ -30,6 +30,15 @@ def parts(value: Any) -> list[tuple[str, Any]]:
     return [(f".{field.name}", getattr(value, field.name)) for field in fields(value)] if is_dataclass(value) else []
 
 
+def nested_tensors(value: Any, depth: int = DEEPEST) -> Iterator[Tensor]:
+    """Yield the tensors in lists, tuples and dicts, `depth` of them inside each other; looks into nothing else."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth and isinstance(value, dict | list | tuple):
+        for item in list(value.values()) if isinstance(value, dict) else value:
+            yield from nested_tensors(item, depth - 1)
+
+
 def tensors(value: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
     """Yield (path, tensor) of everything in a value, in order: `batch[0]`, `batch['image']`, `batch.images`.
 

@@ -6,13 +6,13 @@ gradients, belongs to a validation. The loss is the number that the model itself
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ocrlab.debug.instruments.call_hook import CallHook
+from ocrlab.debug.instruments.tensor_tree import nested_tensors
 from ocrlab.debug.recorder.stage_hooks import StepStart, compiling, unwrap
 from ocrlab.run_folder.fail_safe import guard
 
@@ -84,7 +84,7 @@ class StepHooks:
         if compiling() or unknown or not module.training or not torch.is_grad_enabled():
             return
         self._forget_output()
-        tensors = [t for t in _tensors(output) if t.is_floating_point() and t.requires_grad]
+        tensors = [t for t in nested_tensors(output, 1) if t.is_floating_point() and t.requires_grad]
         loss = next((t for t in tensors if t.numel() == 1), None)
         if loss is not None and not self.has_loss:
             self.loop._record_loss(loss)
@@ -105,11 +105,3 @@ class StepHooks:
         loop._set_phase("data")
         if loop.replay is not None:
             loop.replay.next_step(loop)
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    """Return the tensors that a model returned, those of the first level."""
-    if isinstance(output, Tensor):
-        return [output]
-    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, list | tuple) else ()
-    return [part for part in parts if isinstance(part, Tensor)]

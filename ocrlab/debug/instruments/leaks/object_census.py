@@ -23,6 +23,7 @@ from ocrlab.debug.instruments.leaks.object_sizes import mean_bytes
 from ocrlab.debug.instruments.leaks.referrers import GROWING, Holder, HolderSearch
 from ocrlab.debug.instruments.memory.storage_tracker import StorageTracker
 from ocrlab.debug.instruments.memory.timeline import Block
+from ocrlab.debug.instruments.tensor_tree import nested_tensors
 from ocrlab.debug.instruments.user_code import is_own_class, own_stack
 
 SEES_GRAPHS = hasattr(torch._C._autograd.SavedTensor, "data")  # torch 2.8 shows no saved tensor without unpacking it
@@ -234,12 +235,7 @@ def _saved_names(kind: type) -> tuple[str, ...]:
 
 def stored_tensors(value: Any, depth: int = 3) -> Iterator[Tensor]:
     """Yield the tensors with storage inside lists, tuples and dicts."""
-    if isinstance(value, Tensor):
-        if value.layout is torch.strided and value.device.type != "meta":
-            yield value
-    elif depth and isinstance(value, dict | list | tuple):
-        for item in list(value.values() if isinstance(value, dict) else value):
-            yield from stored_tensors(item, depth - 1)
+    return (t for t in nested_tensors(value, depth) if t.layout is torch.strided and t.device.type != "meta")
 
 
 def _holder_of_oldest(search: HolderSearch, storages: Storages, pointers: Pointers) -> Holder | None:

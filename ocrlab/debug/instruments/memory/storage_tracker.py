@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from ocrlab.debug.instruments.memory.timeline import OUTSIDE, Block
+from ocrlab.debug.instruments.tensor_tree import nested_tensors
 from ocrlab.run_folder.fail_safe import InstrumentGuard
 
 ROUNDED = {"cuda": 512, "cpu": 64}  # bytes that each device's allocator rounds up to
@@ -88,12 +89,12 @@ class StorageTracker(TorchDispatchMode):
                 yield storage, device
 
     def _note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        for tensor in _tensors((args, tuple(kwargs.values()))):
+        for tensor in nested_tensors((args, kwargs)):
             for storage, device in self._storages_of(tensor):
                 if storage._cdata not in self.blocks:
                     self._add(storage, device, OUTSIDE, "", "", "input")
         place: tuple[str, str] | None = None
-        for tensor in _tensors((out,)):
+        for tensor in nested_tensors(out):
             for storage, device in self._storages_of(tensor):
                 block = self.blocks.get(storage._cdata)
                 if block is None:
@@ -160,14 +161,6 @@ def unpack_saved(saved: tuple[Any, ...]) -> Tensor:
     if now != version:
         raise RuntimeError(CHANGED.format(tensor.type(), list(tensor.shape), now, version))
     return tensor  # type: ignore[no-any-return]
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
 
 
 def _storages(tensor: Tensor) -> Iterator[tuple[Any, torch.device]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ocrlab.debug.instruments.tensor_tree import nested_tensors
 from ocrlab.debug.instruments.user_code import is_own
 
 UNTOLD = ("profiler::", "prim::", "aten::_record_function")
@@ -66,7 +67,7 @@ class OperatorTrace(TorchDispatchMode):
             operator = self.schemas[func] = schema(func)
         if operator.quiet:
             return func(*args, **kwargs)
-        inputs = [*within(args), *within(kwargs)]
+        inputs = [*nested_tensors(args), *nested_tensors(kwargs)]
         self.observer.before(operator.name, inputs, args, kwargs)
         try:
             result = func(*args, **kwargs)
@@ -79,9 +80,9 @@ class OperatorTrace(TorchDispatchMode):
             written = [
                 tensor
                 for index in operator.writes
-                for tensor in within(args[index] if index < len(args) else kwargs.get(operator.names[index]))
+                for tensor in nested_tensors(args[index] if index < len(args) else kwargs.get(operator.names[index]))
             ]
-            changed = [*within(result), *written] if not operator.name.startswith(UNSET) else []
+            changed = [*nested_tensors(result), *written] if not operator.name.startswith(UNSET) else []
             self.observer.after(operator.name, inputs, list({id(tensor): tensor for tensor in changed}.values()))
         return result
 
@@ -98,17 +99,6 @@ def schema(func: Any) -> Operator:
     declared = [a.alias_info is not None and a.alias_info.is_write for a in declared_schema.arguments]
     writes = tuple(i for i, name in enumerate(names) if declared[i] or name in silent)
     return Operator(declared_schema.name, declared_schema.name.startswith(UNTOLD), view, writes, names)
-
-
-def within(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in an operator's arguments or results."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from within(item)
-    elif isinstance(value, dict):
-        yield from within(list(value.values()))
 
 
 def line() -> str:
