@@ -296,39 +296,29 @@ def _cells(subject: RecordedStep) -> list[str]:
 
 
 def environment(subject: RecordedStep, job: Path) -> dict[str, str]:
-    """Return the environment of a replay: that of this process with the run's; `ocrlab train` becomes one process."""
+    """Return the environment of a replay: that of this process with the run's; `ocrlab train` becomes one process.
+
+    It makes each Python of the program write into the folder of the replay, and tells it when the run began.
+    """
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("OCRLAB_WATCH", "OCRLAB_HEART"))
     }
     recorded = {str(name): str(value) for name, value in (subject.program.get("environment") or {}).items()}
     recorded = launcher.outside(recorded) if subject.process_path else recorded
     single = launcher.single(recorded) if subject.program.get("kind") == "ocrlab train" else {}
-    trackers = file_sandbox.tracker_variables(str(job.parent.absolute()))
-    variables = {
-        **inherited,
-        **recorded,
-        **single,
-        **trackers,
-        "PYTHONFAULTHANDLER": "1",
-        program_info.REPLAY: str(job),
-    }
-    return variables | _aside(subject, job.parent, variables.get("PYTHONPATH"))
-
-
-def _aside(subject: RecordedStep, place: Path, before: str | None) -> dict[str, str]:
-    """Return the variables that make each Python of a program put what it writes aside, in the folder of its replay;
-    they say when the run began.
-    """
-    first = place / "first"
+    variables = {**inherited, **recorded, **single, **file_sandbox.tracker_variables(str(job.parent.absolute()))}
+    first = job.parent / "first"
     first.mkdir(exist_ok=True)
     shutil.copyfile(file_sandbox.__file__, first / f"{ASIDE}.py")
     run_folder.write_text(first / "sitecustomize.py", error_hook.FIRST.replace(error_hook.MODULE, ASIDE))
-    began = f"{subject.program.get('time') or math.inf} {'hide' if subject.hide_later_files else 'note'} "
-    variables = {
-        file_sandbox.VARIABLE: str(place),
-        file_sandbox.BEGAN: began + str((subject.run / "flight").absolute()),
+    began = f"{subject.program.get('time') or math.inf} {'hide' if subject.hide_later_files else 'note'}"
+    return variables | {
+        "PYTHONFAULTHANDLER": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(first), variables.get("PYTHONPATH")])),
+        program_info.REPLAY: str(job),
+        file_sandbox.VARIABLE: str(job.parent),
+        file_sandbox.BEGAN: f"{began} {(subject.run / 'flight').absolute()}",
     }
-    return variables | {"PYTHONPATH": os.pathsep.join(filter(None, [str(first), before]))}
 
 
 def _first_failed_rank(run: Path) -> int:

@@ -27,7 +27,7 @@ LEAST = 16 * 1024  # bytes a step
 LEVELS = 3  # of attributes below the data set
 MOST_ATTRIBUTES = 200
 
-Sizes = dict[str, tuple[int, float, tuple[str, str]]]  # of each attribute: length, bytes, (class, file)
+Sizes = dict[str, tuple[float, tuple[str, str]]]  # of each attribute: bytes, (class, file)
 Reports = dict[int, list[tuple[float, float, list[str]]]]  # by worker: step, bytes, (class, file)
 
 
@@ -66,7 +66,7 @@ class WorkerLeaks:
                 with contextlib.suppress(ValueError):  # the last line may be half written
                     report = json.loads(text)
                     began = next((step for at, step in reversed(self._steps) if at <= report["time"]), 0)
-                    for name, (_, size, owner) in report["sizes"].items():
+                    for name, (size, owner) in report["sizes"].items():
                         attributes[name].setdefault(report["pid"], []).append((float(began), size, owner))
         leaks = (self._attribute_leak(name, reports, step) for name, reports in attributes.items())
         return [leak for leak in leaks if leak]
@@ -116,7 +116,7 @@ def _report_sizes(folder: str, dataset: Any) -> None:
 
 
 def container_sizes(dataset: Any) -> Sizes:
-    """Return (length, bytes, (class, file)) of each container that a data set holds in its attributes, by name."""
+    """Return (bytes, (class, file)) of each container that a data set holds in its attributes, by name."""
     sizes: Sizes = {}
     waiting: deque[tuple[str, Any, int]] = deque([("", dataset, 0)])
     visited: set[int] = set()
@@ -130,7 +130,7 @@ def container_sizes(dataset: Any) -> Sizes:
             if isinstance(value, CONTAINERS):
                 items = list(value.values() if isinstance(value, dict) else value)
                 some = items[:: max(1, len(items) // 32)][:32]
-                sizes[prefix + name] = (len(items), mean_bytes(some, 2) * len(items), place)
+                sizes[prefix + name] = mean_bytes(some, 2) * len(items), place
             elif depth < LEVELS and hasattr(value, "__dict__") and not isinstance(value, type | Tensor):
                 waiting.append((f"{prefix}{name}.", value, depth + 1))
     return sizes
