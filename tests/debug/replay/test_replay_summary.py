@@ -52,7 +52,7 @@ def test_the_sentence_of_an_overflow_that_goes_away_in_fp32() -> None:
 
 TARGET = {"kind": "target", "step": 3, "phase": "loss", "op": "aten::nll_loss2d_forward", "line": "train.py:9 loss"}
 TARGET |= {"tensor": "target batch[1]", "value": "9", "pixel": [3, 7], "allowed": "0 to 4", "names": ["b.png"]}
-SHAPE = {"kind": "exception", "exception": "RuntimeError: shape mismatch", "given": ["(2, 3) fp32 from stem"]}
+SHAPE = {"kind": "exception", "exception": "RuntimeError: shape mismatch", "sources": ["(2, 3) fp32 from stem"]}
 COMPILED = {"kind": "nonfinite", "phase": "forward", "path": "_orig_mod.front", "module": "LogMel", "tensor": "output"}
 NO_BATCH = {"kind": "data", "step": 3, "phase": "data", "exception": "ValueError: empty", "batch": "batch of 4, 9"}
 CHANGED = {"kind": "exception", "phase": "backward", "changed": f"`add_` at {Path.cwd()}/gate.py:10 forward"}
