@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.instruments import batch_tree, cuda_sticky_errors, tensor_tree
+from ocrlab.debug.instruments.user_code import is_own
 from ocrlab.debug.recorder import rng_state
 from ocrlab.debug.replay.tracing.call_stack import Call, label
 from ocrlab.debug.replay.tracing.nonfinite_tracker import NonFiniteOrigin, bad, pointer, root
@@ -29,6 +30,7 @@ Fault = dict[str, Any]
 SPEAKS_OF_VALUES = re.compile(
     r"\bnans?\b|\binfs?\b|infinit|non-?finite|not finite|isfinite|invalid numeric", re.IGNORECASE
 )
+SCRIPTED = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\w+)')
 GUARD = 3  # lines between a look at a value and the exception that it leads to
 OPERATOR = ("op", "node", "parameter", "inputs", "sources", "from_batch", "from_weights", "function")
 PLACE_KEYS = ("phase", "path", "module", "call", *OPERATOR, "line", "entered")
@@ -41,6 +43,8 @@ def exception_fault(
 
     Of a program that ends itself (SystemExit) only a bad value is a fault, else None.
     """
+    script_line = _scripted(str(error))
+    error = step.raised_in[0] if script_line and step.raised_in is not None else error  # what failed in TorchScript
     description = describe(error)
     place = _owned(step, _place(step, error), error)
     latest = [step.values.latest] if step.values.latest else []
@@ -67,7 +71,7 @@ def exception_fault(
         return None
     else:
         fault = {"kind": "exception", **{name: place[name] for name in PLACE_KEYS if place.get(name)}, "samples": None}
-        fault["line"] = place.get("line") or _own_line(error) or description["where"]
+        fault["line"] = script_line or place.get("line") or _own_line(error) or description["where"]
         fault["changed"] = _changed_in_place(step) if "modified by an inplace operation" in message else ""
         if not (step.dead or cuda_sticky_errors.is_cuda_error(error)):
             fault["samples"] = _alone(step, error, count)
@@ -111,6 +115,14 @@ def _result_fault(step: StepTrace, loss: Tensor | None, batch: Any, count: int |
             if birth is not None:
                 return {**origin_fault(step, birth), "reaches": f"weight {name}"}
     return None
+
+
+def _scripted(message: str) -> str:
+    """Return the innermost line of the user's own in what TorchScript says; empty for any other exception."""
+    if "failed in the TorchScript interpreter" not in message.partition("\n")[0]:
+        return ""
+    places = [match for match in SCRIPTED.finditer(message) if is_own(match["file"])]
+    return "{file}:{line} {name}".format(**places[-1].groupdict()) if places else ""
 
 
 def _guards(step: StepTrace, error: BaseException) -> bool:
