@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 TAKES_PROGRAM = True  # the words after -- are a command of the user
 FOLDER, RECORD = "bisect", "bisect.json"
-AGAIN = 3  # repetitions of the decisive runs, for several factors or short runs
 EXAMPLES = (
     """
   ocrlab bisect runs/20250101-120000-receipts         what made this run fail? tries all that can be changed
@@ -78,10 +77,20 @@ def arguments(parser: Parser) -> None:
     )
     parser.add_argument("--runs", type=int, default=60, metavar="N", help="maximum number of runs (default: 60)")
     parser.add_argument(
+        "--error", type=float, default=0.05, metavar="P", help="accepted probability of a wrong answer (default: 0.05)"
+    )
+    parser.add_argument(
         "--rate",
         type=float,
         metavar="P",
         help="how often it fails, if you know: 0.3 = 3 of 10 runs (default: estimated)",
+    )
+    parser.add_argument(
+        "--again",
+        type=int,
+        default=3,
+        metavar="N",
+        help="repeat the decisive runs N times, for several factors or runs under 20 s (default: 3)",
     )
     parser.add_argument(
         "--steps", type=int, metavar="N", help="optimizer steps of each run (default: up to the step that failed)"
@@ -232,16 +241,18 @@ def _limits(args: argparse.Namespace) -> Limits:
 
     rules: list[tuple[str, float | None, bool, str]] = [
         ("--runs", args.runs, args.runs >= 1, "at least 1"),
+        ("--error", args.error, 0 < args.error < 0.5, "a probability between 0 and 0.5"),
         ("--rate", args.rate, args.rate is None or 0 < args.rate <= 1, "a probability above 0, at most 1"),
         ("--timeout", args.timeout, args.timeout > 0, "seconds, more than 0"),
         ("--minutes", args.minutes, args.minutes is None or args.minutes > 0, "minutes, more than 0"),
+        ("--again", args.again, args.again >= 0, "at least 0"),
         ("--steps", args.steps, args.steps is None or args.steps >= 1, "at least 1"),
     ]
     for name, value, right, need in rules:
         if not right:
             raise ConfigError(f"{name} cannot be used", got=value, need=need)
     seconds = 60 * args.minutes if args.minutes else None
-    return Limits(args.runs, timeout=args.timeout, seconds=seconds, rate=args.rate, again=AGAIN)
+    return Limits(args.runs, args.error, args.timeout, seconds, args.rate, args.again)
 
 
 def _split_arguments(args: argparse.Namespace) -> tuple[Path | None, list[str]]:

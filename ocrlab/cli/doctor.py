@@ -48,10 +48,10 @@ def run(args: argparse.Namespace) -> Answer:
     options = Options(interpreter(args.python), args.runs)
     began, look = time.monotonic(), terminal_look()
     if not args.json:
-        print(f"ocrlab doctor looks at {clean(options.python)}\n", flush=True)
+        print(look.encode(f"ocrlab doctor looks at {clean(options.python)}\n"), flush=True)
     checks = doctor_job.run(options) if args.json else doctor_job.run(options, LiveReport(look))
     seconds = time.monotonic() - began
-    text = "\n".join(["", *text_table.summary(checks, seconds, look)])
+    text = "\n".join(["", *text_table.summary(checks, seconds, look), "", *text_table.notes(look)])
     return Answer(record(checks, options, seconds), text, int(worst(checks) == "fail"))
 
 
@@ -68,6 +68,7 @@ def record(checks: list[Check], options: Options, seconds: float) -> dict[str, A
         "seconds": round(seconds, 3),
         "steps": steps,
         "checks": [check_record(check) for check in checks],
+        "notes": list(text_table.NOTES),
     }
 
 
@@ -75,7 +76,12 @@ def terminal_look() -> text_table.TerminalStyle:
     """Return how stdout may be written to: colours only on a terminal that has not declined them (no-color.org)."""
     tty = sys.stdout.isatty()
     colours = tty and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") != "dumb"
-    return text_table.TerminalStyle(shutil.get_terminal_size((80, 24)).columns, colours)
+    try:
+        "✓▲✗·─•…°".encode(sys.stdout.encoding or "ascii")
+        rich = True
+    except (UnicodeEncodeError, LookupError):
+        rich = False
+    return text_table.TerminalStyle(shutil.get_terminal_size((80, 24)).columns, colours, rich)
 
 
 class LiveReport:
@@ -96,5 +102,5 @@ class LiveReport:
             self.next += 1
         running = ", ".join(name for names in progress.running.values() for name in names)
         if self.tty and running:
-            print(self.look.paint(f"    … {running}"[: self.look.columns - 1], "2"), end="")
+            print(self.look.paint(self.look.encode(f"    … {running}")[: self.look.columns - 1], "2"), end="")
         sys.stdout.flush()

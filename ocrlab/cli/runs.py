@@ -47,9 +47,11 @@ def arguments(parser: Parser) -> None:
         help="only this cause: an id, a group such as gpumem, a pattern, or words of the failure",
     )
     add("--failure", metavar="ID", help="only failures with this fingerprint, or its first characters")
+    add("--name", metavar="TEXT", help="only folders whose name contains TEXT, or matches a pattern with * and ?")
     add("--since", metavar="WHEN", help="only runs started since then: 90m, 12h, 3d, 2w or 2026-11-20")
     what = "sort by started, name, status, cause, hmean, time, a setting or a metric (default: started)"
     add("--sort", metavar="KEY", default="started", help=what)
+    add("--reverse", action="store_true", help="reverse the order: oldest or smallest first")
     add("--limit", metavar="N", help=f"show at most N runs, 0 = all (default: {SCREEN} on a terminal, else 0)")
 
 
@@ -77,10 +79,11 @@ def _answer(args: argparse.Namespace) -> Answer:
         (args.status, query.filter_by_status),
         (args.cause, query.filter_by_cause),
         (args.failure, query.filter_by_failure),
+        (args.name, query.filter_by_name),
         (args.since, query.filter_since),
     ):
         chosen = keep(chosen, value) if value else chosen
-    ordered = query.sort_runs(chosen, args.sort)
+    ordered = query.sort_runs(chosen, args.sort, args.reverse)
     groups = query.group_failures(chosen)
     shown = ordered[:limit] if limit else ordered
     if args.json:

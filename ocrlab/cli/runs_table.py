@@ -16,6 +16,7 @@ from ocrlab.reports.run_history.query import FailureGroup
 from ocrlab.reports.run_history.run_list import FOREVER, STATUSES, Run, moment
 
 GAP = "  "
+SIDE_BY_SIDE = 4  # so many runs have their differences in columns
 WIDE = 120  # characters; from there on the start has a column, and times have a year
 LONGEST = 200  # characters of a value
 LINES = 3  # of a cell that does not fit into one
@@ -47,8 +48,11 @@ def page(
     differing = SettingDifferences(query.short_names(keys, shown), query.common_settings(shown, keys))
     if width is None:
         return _for_a_program(shown, groups, differing)
-    parts = [table(shown, differing, width)] if shown else []
-    if differing.common:
+    few = 1 < len(shown) <= SIDE_BY_SIDE and bool(keys)
+    parts = [table(shown, SettingDifferences({}, {}) if few else differing, width)] if shown else []
+    if few:
+        parts.append(_side_by_side(shown, differing, width))
+    elif differing.common:
         words = [f"{differing.names[key]}={query.format_value(value)}" for key, value in differing.common.items()]
         lines = wrap(_printable(" ".join(words)), max(8, width - 11))
         parts.append("\n".join(f"{' ' * 11 if i else 'most have: '}{line}"[:width] for i, line in enumerate(lines)))
@@ -142,6 +146,15 @@ def _for_a_program(runs: Sequence[Run], groups: Sequence[FailureGroup], differin
         tables.append([("fingerprint", "runs", "first", "last", "failure", "newest"), *failures])
     lines = [["\t".join(_printable(str(cell)) for cell in row) for row in rows] for rows in tables]
     return "\n\n".join("\n".join(rows) for rows in lines)
+
+
+def _side_by_side(runs: Sequence[Run], differing: SettingDifferences, width: int) -> str:
+    """Return the settings in which a few runs differ, a column a run."""
+    rows = [["setting", *(run.name for run in runs)]]
+    for key, name in differing.names.items():
+        rows.append([name, *(query.format_value(run.settings[key]) if key in run.settings else "-" for run in runs)])
+    room = max(8, (width - max(len(row[0]) for row in rows)) // len(runs) - len(GAP))
+    return fit_rows([[row[0], *(cut(cell, room) for cell in row[1:])] for row in rows], width)
 
 
 def _count(runs: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run], width: int) -> str:

@@ -37,7 +37,7 @@ def torch() -> Iterator[dict[str, Any]]:
     if not answer["imported"]:
         return
     module = sys.modules["torch"]
-    yield {"torch": _build(module), "mapped": mapped()}
+    yield {"torch": _build(module), "mapped": mapped(), "numpy": _numpy()}
 
 
 def torch_cuda() -> Iterator[dict[str, Any]]:
@@ -110,6 +110,8 @@ def _build(torch: Any) -> dict[str, Any]:
     figures = {
         "dispatched": lambda: torch.backends.cpu.get_cpu_capability(),
         "arch_list": lambda: torch._C._cuda_getArchFlags().split(),  # get_arch_list() is empty without a device
+        "nccl": lambda: ".".join(map(str, torch.cuda.nccl.version())),
+        "threads": lambda: torch.get_num_threads(),
     }
     for name, read in figures.items():
         with contextlib.suppress(Exception):
@@ -140,6 +142,20 @@ def _visible_gpus(torch: Any) -> dict[str, Any]:
     texts = [str(warning.message) for warning in caught]
     gpus["warned"] = [text[:1000] for text in texts if "cuda" in text.lower() or "gpu" in text.lower()]
     return {key: value for key, value in gpus.items() if value is not None}
+
+
+def _numpy() -> dict[str, Any]:
+    """Return the instruction sets that NumPy found and may dispatch; `__cpu_features__` is where it keeps them."""
+    for name in ("numpy._core._multiarray_umath", "numpy.core._multiarray_umath"):
+        module = sys.modules.get(name)
+        features = getattr(module, "__cpu_features__", None)
+        if isinstance(features, dict):
+            return {
+                "has": sorted(key for key, there in features.items() if there),
+                "baseline": list(getattr(module, "__cpu_baseline__", [])),
+                "disabled": os.environ.get("NPY_DISABLE_CPU_FEATURES", ""),
+            }
+    return {}
 
 
 def _describe_error(error: BaseException) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import importlib.metadata
 import os
@@ -25,15 +26,18 @@ def facts() -> dict[str, Any]:
         "interpreter": {
             "version": platform.python_version(),
             "implementation": platform.python_implementation(),
-            "environment": sys.prefix != sys.base_prefix or Path(sys.prefix, "conda-meta").is_dir(),
+            "executable": sys.executable,
+            "environment": sys.prefix != sys.base_prefix or bool(conda()),
             "bits": 64 if sys.maxsize > 2**32 else 32,
             "machine": platform.machine(),
             "variables": {name: os.environ[name] for name in ("PYTHONPATH", "PYTHONHOME") if os.environ.get(name)},
         },
         "distributions": distributions(),
+        "leftovers": leftovers(),
         "found": {name: origin(name) for name in IMPORTED},
         "shadows": shadows(),
         "torch": torch_version(),
+        "conda": conda(),
     }
 
 
@@ -49,12 +53,22 @@ def distributions() -> list[dict[str, Any]]:
                     "name": re.sub(r"[-_.]+", "-", name).lower(),
                     "version": version,
                     "place": str(Path(str(distribution.locate_file(""))).resolve()),
+                    "installer": (distribution.read_text("INSTALLER") or "").strip(),
                     "needs": needs if name.lower() in ("torch", "torchvision", "torchaudio") else [],
                 }
                 every.append(record)
         except Exception:
             continue  # half-removed packages raise all kinds of errors
     return every
+
+
+def leftovers() -> list[str]:
+    """Return folders that pip leaves when it is interrupted (`~orch`), by name."""
+    folders = []
+    for place in _folders():
+        with contextlib.suppress(OSError):
+            folders += [os.path.join(place, name) for name in os.listdir(place) if name.startswith("~")]
+    return sorted(folders)
 
 
 def origin(name: str) -> str | None:
@@ -92,6 +106,16 @@ def torch_version() -> dict[str, Any]:
         if value:
             build[key.strip("_")] = value[1]
     return build
+
+
+def conda() -> dict[str, str]:
+    """Return the packages of a conda environment that matter here, by name; empty where this is none."""
+    versions = {}
+    for record in sorted(Path(sys.prefix, "conda-meta").glob("*.json")):
+        name, version, _ = [*record.stem.rsplit("-", 2), "", ""][:3]
+        if name in ("python", "pytorch", "torchvision", "pytorch-cuda", "numpy", "opencv", "libopencv", "cudatoolkit"):
+            versions[name] = version
+    return versions
 
 
 def _folders() -> list[str]:

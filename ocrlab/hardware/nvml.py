@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import glob
 import re
+import subprocess
 from ctypes import byref
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,21 @@ def holders(root: str = "/") -> list[dict[str, Any]]:
 def process_name(pid: int) -> str | None:
     """Return the name of a process, None where it is gone or in another container."""
     return read_text(Path(f"/proc/{pid}/comm")) or None
+
+
+def run_smi(seconds: float) -> dict[str, Any]:
+    """Return {"status", "said"} of `nvidia-smi -L`, {"missing"}, {"error"}, or {"hung"} where the driver hangs."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "-L"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except FileNotFoundError:
+        return {"missing": True}
+    except subprocess.TimeoutExpired:
+        return {"hung": seconds}
+    except OSError as error:
+        return {"error": str(error)}
+    return {"status": done.returncode, "said": (done.stdout + done.stderr)[:1000]}
 
 
 def _card(library: Any, number: int) -> dict[str, Any]:

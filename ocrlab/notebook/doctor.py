@@ -12,7 +12,7 @@ from ocrlab.hardware.doctor.check_spec import Options, interpreter
 from ocrlab.notebook.lab_session import Block
 from ocrlab.records import Check
 from ocrlab.reports import doctor_view
-from ocrlab.reports.view import View
+from ocrlab.reports.view import View, join_views
 
 
 def climb(config: Config, python: str = "") -> list[Check]:
@@ -25,8 +25,8 @@ def climb(config: Config, python: str = "") -> list[Check]:
 
 
 def findings(checks: Sequence[Check]) -> View:
-    """Return the table of findings."""
-    return doctor_view.table(checks)
+    """Return the table of findings, and what is true where many guides are wrong."""
+    return join_views([doctor_view.table(checks), doctor_view.notes()])
 
 
 def share(checks: Sequence[Check]) -> float:

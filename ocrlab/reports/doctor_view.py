@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from ocrlab.hardware.doctor.doctor_job import STEPS, WORST, Progress, worst
-from ocrlab.hardware.doctor.text_table import SIGNS, totals
+from ocrlab.hardware.doctor.text_table import NOTES, PLAIN, SIGNS, totals
 from ocrlab.records import Check
-from ocrlab.reports.view import ACCENT, LINE, MUTED, View, heading
+from ocrlab.reports.view import ACCENT, LINE, MUTED, View, coded, heading
 
 EVERY = 0.5  # seconds between two updates; every one of them travels to the browser
 PILLS = {  # judgement or state -> ink and ground, read on each other in the light and in the dark theme
@@ -47,7 +47,9 @@ CSS = f"""
 .ocrlab details.step dd p {{ margin: 1px 0; }}
 .ocrlab details.step dd p.more {{ display: flex; }}
 .ocrlab details.step dd p.more > span {{ opacity: .65; flex: none; width: 52px; }}
+.ocrlab .say.true {{ margin-top: 18px; }}
 .ocrlab details.step i {{ font-style: normal; min-width: 0; }}
+.ocrlab ul.true {{ margin: 4px 0 0 18px; padding: 0; font-size: 13px; }}
 @media (max-width: 640px) {{ .ocrlab details.step dl {{ grid-template-columns: 1fr; margin-left: 4px; }} }}
 @media print {{ .ocrlab details.step > dl {{ display: grid !important; }} }}
 """
@@ -108,11 +110,21 @@ def table(checks: Sequence[Check]) -> View:
         html += f'<details class="step"{opened}>{summary}<dl>{"".join(map(_row, mine))}</dl></details>'
         lines.append(f"{number} {name}")
         for check in mine:
-            lines.append(f"  {SIGNS[check.judgement]} {check.judgement:<4} {check.name}: {check.observed}")
+            lines.append(f"  {PLAIN[check.judgement]} {check.judgement:<4} {check.name}: {check.observed}")
             if check.judgement in ("warn", "fail"):
                 details = (("need", check.need), ("do", check.do))
                 lines += [f"         {word}: {text}" for word, text in details if text]
     return View(html, "\n".join(lines))
+
+
+def notes() -> View:
+    """Return what is true where many guides are wrong."""
+    title = "True where many guides are wrong"
+    items = "".join(f"<li>{coded(note)}</li>" for note in NOTES)
+    return View(
+        f'<style>{CSS}</style><p class="say true">{escape(title)}</p><ul class="true">{items}</ul>',
+        "\n".join([title, *NOTES]),
+    )
 
 
 def _title(number: int, more: str = "") -> str:

@@ -58,9 +58,10 @@ def test_a_single_object_with_runs_differences_and_failures(folder: Path, capsys
     ("words", "left"),
     [
         (["--status", "failure"], "r3 r1"),
-        (["--status", "success", "--sort", "hmean"], "r2 r0"),
+        (["--status", "success", "--sort", "hmean", "--reverse"], "r0 r2"),
         (["lr=0.002"], "r2 r1"),
         (["runs", "lr>=0.002", "--status", "failed"], "r3 r1"),
+        (["--name", "r2"], "r2"),
         (["--since", "1h", "--limit", "2"], "r3 r2"),
         (["--since", "2100-01-01"], ""),
         (["--sort", "lr", "--limit", "1"], "r3"),

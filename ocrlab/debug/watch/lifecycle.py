@@ -210,7 +210,7 @@ class WatchedRun:
         """Report what tells against exit status 0 in the output, and whether the training came to its end."""
         session, log, path = self.session, self.session.ring.text(), self.path
         swallowed = error_hook.swallowed(error_hook.read(self.scratch, path), path)
-        hints = clean_exit_hints.traceback(log), clean_exit_hints.loss(log), swallowed
+        hints = clean_exit_hints.traceback(log), clean_exit_hints.loss(log), clean_exit_hints.cut(log), swallowed
         for hint in filter(None, hints):
             session.write_message(f"ocrlab watch: {hint}")
         record = watcher_link.read_record(self.scratch)

@@ -87,6 +87,7 @@ EXCLUSIVE = {1: "exclusive (thread)", 2: "prohibited", 3: "exclusive process"}  
 NO_TOOLKIT = "torch brings its own CUDA: a driver is needed, a CUDA toolkit (nvcc) is not"
 NO_GPU = "no NVIDIA GPU on this machine"
 RECENT = 86_400.0  # seconds; an Xid of yesterday still explains the crash of this morning
+SMI = 8.0  # seconds; with eight cards and without persistence it takes 5
 
 
 def gpu_probes(options: Options) -> list[Probe]:
@@ -104,6 +105,8 @@ def gpu_probes(options: Options) -> list[Probe]:
             after=("driver", "import torch"), skip=skip_torch_gpus, hang=hang, crash="driver.state"),
         Probe(7, "GPU health", PROBES / "nvml.py", "health", judge_cards, 15, own=True, after=driver,
             skip=skip_health, hang=hang),
+        Probe(7, "nvidia-smi", PROBES / "nvml.py", "run_smi", judge_smi, SMI + 4, {"seconds": SMI}, own=True,
+            after=driver, skip=skip_health, hang=hang),
         Probe(7, "kernel log", PROBES / "resource_limits.py", "kernel", judge_log, 15, {"seconds": RECENT}, own=True),
     ]  # fmt: skip
 
@@ -363,6 +366,21 @@ def judge_card_health(number: int, card: dict[str, Any]) -> Check:
     do = "nvidia-smi -q -d TEMPERATURE,PERFORMANCE; clean the fans"
     hot = card.get("temperature", 0) >= min(HOT, card.get("slowdown", HOT))
     return judge(label, observed, f"below {HOT} °C", do, "hw.gpu", warns=thermal or hot)
+
+
+def judge_smi(answer: Answer, facts: Facts) -> Iterator[Check]:
+    """Yield the finding on nvidia-smi: it is the first thing to hang with a driver."""
+    if answer.get("missing"):
+        yield skip("nvidia-smi", "not installed; nothing needs it")
+    elif "hung" in answer:
+        observed = f"nvidia-smi did not return within {answer['hung']:.0f} s"
+        yield fail("nvidia-smi", observed, "an answer", "dmesg | grep -iE 'nvrm|xid'; sudo reboot", "hang.cuda_init")
+    elif answer.get("status") or "error" in answer:
+        message = str(answer.get("said") or answer.get("error")).strip().partition("\n")[0]
+        observed = f"exit status {answer.get('status')}: {message}"
+        yield fail("nvidia-smi", observed, "it lists the cards", "fix what step 4 says of the driver", "driver.state")
+    else:
+        yield ok("nvidia-smi", f"lists {answer['said'].count('GPU ')} cards")
 
 
 def judge_log(answer: Answer, facts: Facts) -> Iterator[Check]:

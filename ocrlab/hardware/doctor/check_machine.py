@@ -12,6 +12,10 @@ from ocrlab.records import Check
 
 # What torch calls its kernels (aten/src/ATen/native/DispatchStub) -> the flag of /proc/cpuinfo that they need.
 DISPATCHES = {"AVX2": "avx2", "AVX512": "avx512f", "AVX512_VNNI": "avx512_vnni", "AVX10": "avx512f", "AMX": "amx_tile"}
+CAPS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "NPY_DISABLE_CPU_FEATURES",
+        "MKL_ENABLE_INSTRUCTIONS", "OPENCV_CPU_DISABLE", "OPENBLAS_CORETYPE")  # fmt: skip
+NUMPY_FEATURES = ("AVX2", "AVX512_", "X86_V", "NEON", "SVE", "ASIMD")  # those worth a word, as they begin
+
 MIB, GIB = 1 << 20, 1 << 30
 WSL_MEMORY_GOOD = 8 << 30  # bytes; WSL2 gets half of the machine unless .wslconfig says otherwise
 OLDEST_WSL_KERNEL = (5, 10, 43)  # the kernel from which NVIDIA's guide supports CUDA under WSL2 (5.10.43.3)
@@ -47,10 +51,21 @@ def machine_probes(options: Options) -> list[Probe]:
 
 
 def judge_processor(answer: Answer, facts: Facts) -> Iterator[Check]:
-    """Yield the findings on instruction sets, and on the kernels that torch dispatches by them."""
+    """Yield the findings on instruction sets, on what is dispatched, and on what switches it off."""
     flags = set(answer["flags"])
     yield judge_instructions(answer, flags)
     yield judge_dispatch(torch_facts(facts).get("dispatched"), flags, answer)
+    features = facts.get("import torch", {}).get("numpy")
+    if features:
+        newest = [name for name in features["has"] if name.startswith(NUMPY_FEATURES)]
+        observed = f"NumPy finds {', '.join(newest) or 'nothing beyond its baseline'}"
+        lacks = sorted(set(features["baseline"]) - set(features["has"]))
+        yield judge("NumPy's kernels", observed, f"its baseline {', '.join(lacks)}",
+            "pip install --no-binary numpy numpy", "build.cpu_isa", fails=bool(lacks))  # fmt: skip
+    caps = {name: answer["variables"][name] for name in CAPS if answer["variables"].get(name)}
+    if caps:
+        observed = ", ".join(f"{name}={value}" for name, value in caps.items())
+        yield warn("instruction sets switched off", observed, "unset, unless on purpose", f"unset {' '.join(caps)}")
 
 
 def judge_instructions(answer: dict[str, Any], flags: set[str]) -> Check:
@@ -107,11 +122,16 @@ def judge_wsl(answer: Answer, facts: Facts) -> Iterator[Check]:
     else:
         yield ok(label, ", ".join(answer["libcuda"]) or "none, and no GPU")
 
-    memory = answer["memory"]
-    observed = f"{size(memory)} and {size(answer['swap'])} of swap; by default half of Windows's memory"
+    cap, memory = answer["config"].get("memory"), answer["memory"]
+    observed = f"{size(memory)} and {size(answer['swap'])} of swap, "
+    observed += f".wslconfig says memory={cap}" if cap else "half of Windows's memory unless .wslconfig says otherwise"
     do = "in %UserProfile%\\.wslconfig: [wsl2] memory=24GB, then wsl --shutdown"
     need = f"{size(WSL_MEMORY_GOOD)} or more"
     yield judge("WSL2 memory", observed, need, do, "wsl.limits", warns=memory < WSL_MEMORY_GOOD)
+    # The limit on pinned memory cannot be asked for, only tried, and trying can stop Windows.
+    observed = f"pinned host memory is limited by Windows, to about {size(memory / 2)} here"
+    do = "on 'CUDA error: out of memory' of a pin_memory thread: pin_memory=False"
+    yield ok("WSL2 pinned memory", observed, do=do)
     if answer["windows_folder"]:
         need, do = "data and runs on the Linux disk", "cp -r the folder to your Linux home"
         yield warn("WSL2 disk", "this folder is on Windows's disk, which is many times slower", need, do)

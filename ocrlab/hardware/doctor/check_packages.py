@@ -104,7 +104,7 @@ def judge_packages(answer: Answer, python: str) -> Iterator[Check]:
         if (distribution["version"], distribution["place"]) not in others:
             installed[distribution["name"]].append(distribution)
     yield from judge_pairs(installed, python)
-    yield judge_mixed(installed, python)
+    yield judge_mixed(answer, installed, python)
     files = sorted(shadowing_files(answer), key=is_harmful, reverse=True)
     if files:
         observed = f"imported instead of the real module: {', '.join(files)}"
@@ -152,8 +152,8 @@ def judge_pairs(installed: Installed, python: str) -> Iterator[Check]:
             yield ok(label, f"torch {have}, {name} {other}")
 
 
-def judge_mixed(installed: Installed, python: str) -> Check:
-    """Judge packages that are there twice, or in versions that do not belong together."""
+def judge_mixed(answer: dict[str, Any], installed: Installed, python: str) -> Check:
+    """Judge packages that are there twice, against each other, or half removed."""
     label, pip = "packages mixed", f"{python} -m pip"
     twice = {name: sorted({each["version"] for each in every}) for name, every in installed.items()}
     twice = {name: versions for name, versions in twice.items() if len(versions) > 1}
@@ -178,7 +178,12 @@ def judge_mixed(installed: Installed, python: str) -> Check:
         observed = ", ".join(f"{name} {have} (torch needs {need})" for name, need, have in wrong)
         do = f"{pip} install {' '.join(f'{name}=={need}' for name, need, _ in wrong)}"
         return warn(label, observed, "what torch was built with", do, "build.cuda_libraries")
-    return ok(label, f"{len(installed)} packages, each once")
+    if answer["leftovers"]:
+        places = " ".join(f"'{place}'" for place in answer["leftovers"])
+        return warn(label, f"left over from an interrupted pip: {places}", "none", f"rm -r {places}")
+    both = "pytorch" in answer["conda"] and any(each["installer"] == "pip" for each in torch)
+    observed = "torch is installed by conda and by pip" if both else f"{len(installed)} packages, each once"
+    return judge(label, observed, "one of them", "conda remove pytorch", warns=both)
 
 
 def shadowing_files(answer: dict[str, Any]) -> list[str]:

@@ -26,7 +26,23 @@ import signal
 import traceback
 from typing import Any
 
+OPCODE_BYTES = 15  # the longest instruction of x86
 PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+class SigAction(ctypes.Structure):
+    """`struct sigaction` of glibc and musl on 64-bit Linux."""
+
+    _fields_ = [
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_byte * 128),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    ]
+
+
+HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+referenced: list[Any] = []  # what C code points to must not be collected
 
 
 def send(channel: int, answer: Any) -> None:
@@ -36,7 +52,40 @@ def send(channel: int, answer: Any) -> None:
         data = data[os.write(channel, data) :]
 
 
-def prepare() -> None:
+def library_at(address: int) -> tuple[str, int]:
+    """Return what is mapped at an address as (file, offset in the file)."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            span, _, offset, _, _, *name = line.split(None, 5)
+            low, high = (int(part, 16) for part in span.split("-"))
+            if low <= address < high:
+                return (name[0].strip() if name else "(anonymous memory)"), address - low + int(offset, 16)
+    return "(nothing mapped)", address
+
+
+def name_illegal_instructions(channel: int) -> None:
+    """On SIGILL send the library, the offset and the bytes of the instruction, then die of it as without us.
+
+    siginfo_t holds the address of the instruction at byte 16 (sigaction(2)); neither the kernel's log nor a debugger
+    is needed. The old handler, faulthandler's, is put back first: returning runs the instruction again.
+    """
+    libc = ctypes.CDLL(None)
+    old = SigAction()
+
+    def report(_number: int, info: int, _context: int) -> None:
+        libc.sigaction(signal.SIGILL, ctypes.byref(old), None)
+        address = ctypes.c_uint64.from_address(info + 16).value
+        library, offset = library_at(address)
+        code = ctypes.string_at(address, min(OPCODE_BYTES, 4096 - address % 4096))
+        send(channel, {"illegal": {"library": library, "offset": offset, "code": code.hex()}})
+
+    handler = HANDLER(report)
+    referenced.append(handler)
+    action = SigAction(handler=ctypes.cast(handler, ctypes.c_void_p), flags=4)  # SA_SIGINFO
+    libc.sigaction(signal.SIGILL, ctypes.byref(action), ctypes.byref(old))
+
+
+def prepare(channel: int) -> None:
     """Make the child report each way to die, and leave neither a core file nor a process behind."""
     faulthandler.enable(all_threads=True)
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # how the parent asks a stuck child where it is
@@ -44,12 +93,14 @@ def prepare() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     with contextlib.suppress(Exception):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    with contextlib.suppress(Exception):
+        name_illegal_instructions(channel)
 
 
 def main() -> None:
     """Call the function and send what it returns, or each thing that it yields, and at last that it is done."""
     channel, file, function, arguments, root = int(sys.argv[1]), *sys.argv[2:6]
-    prepare()
+    prepare(channel)
     if root:
         sys.path.append(root)
     sys.argv[1:] = []

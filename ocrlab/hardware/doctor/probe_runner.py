@@ -48,6 +48,7 @@ class ProbeResult:
     errors: str = ""
     garbage: str = ""  # what came through the channel and is not an answer
     done: bool = False  # it answered all it wanted to
+    trapped: bool = False  # it hung because a thread met an illegal instruction and could not say so
 
     @property
     def signal(self) -> str | None:
@@ -136,6 +137,7 @@ class _Child:
                     moved, last = now, spent
                 elif now - moved > idle:
                     ended = "idle"
+        trapped = ended in ("deadline", "idle") and in_sigill(self.process.pid)
         if ended in ("deadline", "idle"):
             with contextlib.suppress(OSError):  # faulthandler writes the stacks even while the GIL is held
                 self.process.send_signal(signal.SIGCONT)
@@ -144,7 +146,7 @@ class _Child:
             while time.monotonic() < limit and self.process.poll() is None:
                 self._read(TICK)
         result = self._result()
-        result.ended = ended
+        result.ended, result.trapped = ended, trapped
         result.code = self.process.poll() if ended == "itself" else None
         return result
 
@@ -201,6 +203,20 @@ class _Child:
             else:
                 result.answer |= answer
         return result
+
+
+def in_sigill(pid: int) -> bool:
+    """Return whether a thread of a process is in its handler of SIGILL, which blocks that signal meanwhile (proc(5)).
+
+    `probe_child.py` handles it in Python and so waits for the GIL, in vain where the thread that holds it waits for
+    this one.
+    """
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            blocked = status.read_text(encoding="ascii", errors="replace").split("SigBlk:")[1].split()[0]
+            if int(blocked, 16) >> (signal.SIGILL - 1) & 1:
+                return True
+    return False
 
 
 def relatives(leader: int, mark: str) -> set[int]:

@@ -87,6 +87,12 @@ def filter_by_cause(runs: Iterable[Run], cause: str) -> list[Run]:
     return [run for run in runs if f"{run.cause}.".startswith(f"{cause}.") or cause.lower() in run.why.lower()]
 
 
+def filter_by_name(runs: Iterable[Run], text: str) -> list[Run]:
+    """Return the runs whose folder's name holds a text, or fits a pattern with * and ?."""
+    pattern = text if any(sign in text for sign in "*?[") else f"*{text}*"
+    return [run for run in runs if fnmatch.fnmatchcase(run.name.lower(), pattern.lower())]
+
+
 def filter_since(runs: Iterable[Run], text: str, now: datetime | None = None) -> list[Run]:
     """Return the runs that started at a time or later: `3d`, `12h`, `2026-11-20`, local time; raises ConfigError."""
     age = AGE.fullmatch(text)
@@ -107,8 +113,8 @@ def filter_by_failure(runs: Iterable[Run], fingerprint: str) -> list[Run]:
     return [run for run in runs if run.failure and run.failure.id.startswith(fingerprint)]
 
 
-def sort_runs(runs: Sequence[Run], key: str) -> list[Run]:
-    """Return runs by a key, the largest or newest first; those without it come last.
+def sort_runs(runs: Sequence[Run], key: str, reverse: bool = False) -> list[Run]:
+    """Return runs by a key, the largest or newest first, or last with `reverse`; those without it always come last.
 
     Raises ConfigError for a key that no run has.
     """
@@ -124,7 +130,7 @@ def sort_runs(runs: Sequence[Run], key: str) -> list[Run]:
         ranked = sorted(numbers, key=lambda run: float(value(run, key)), reverse=True)
         ranked += sorted(texts, key=lambda run: format_value(value(run, key)))
     valued = {id(run) for run in ranked}  # comparing runs with each other takes seconds of thousands
-    return [*ranked, *(run for run in runs if id(run) not in valued)]
+    return [*(ranked[::-1] if reverse else ranked), *(run for run in runs if id(run) not in valued)]
 
 
 def resolve_key(key: str, runs: Sequence[Run]) -> str:

@@ -46,6 +46,12 @@ def illegal(**given):
     page.write(code)
     ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
 
+def illegal_in_a_thread(**given):
+    import threading
+    threading.Thread(target=illegal).start()
+    time.sleep(0.05)  # until it is in native code, which needs no GIL
+    ctypes.PyDLL(None).sleep(1000)  # a PyDLL keeps the GIL
+
 def segv(**given):
     ctypes.string_at(0)
 

@@ -253,6 +253,20 @@ def test_nvml_that_does_not_start() -> None:
     assert check.judgement == "warn"
 
 
+@pytest.mark.parametrize(
+    ("answer", "judgement", "cause"),
+    [
+        ({"missing": True}, "skip", None),
+        ({"hung": 8.0}, "fail", "hang.cuda_init"),
+        ({"status": 18, "said": "Failed to initialize NVML: Driver/library version mismatch"}, "fail", "driver.state"),
+        ({"status": 0, "said": "GPU 0: A\nGPU 1: B\n"}, "ok", None),
+    ],
+)
+def test_nvidia_smi(answer: dict[str, Any], judgement: str, cause: str | None) -> None:
+    [check] = check_gpus.judge_smi(answer, {})
+    assert (check.judgement, check.cause) == (judgement, cause)
+
+
 def test_the_kernels_log() -> None:
     lines = [
         "[1.0] NVRM: Xid (PCI:0000:01:00): 79, pid=1234, GPU has fallen off the bus.",

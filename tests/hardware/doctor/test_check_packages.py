@@ -14,21 +14,25 @@ from ocrlab.hardware.doctor.check_spec import PROBES, Options, Probe, fail
 from ocrlab.records import Check
 
 
-def distribution(name: str, version: str, place: str = "/site", needs: tuple[str, ...] = ()) -> Any:
-    return {"name": name, "version": version, "place": place, "needs": list(needs)}
+def distribution(
+    name: str, version: str, place: str = "/site", needs: tuple[str, ...] = (), installer: str = "pip"
+) -> Any:
+    return {"name": name, "version": version, "place": place, "needs": list(needs), "installer": installer}
 
 
 def judge_distributions(*distributions: Any, **more: Any) -> dict[str, Check]:
     interpreter = {
-        "version": "3.11.7", "implementation": "CPython", "environment": True, "bits": 64,
+        "version": "3.11.7", "implementation": "CPython", "executable": "PY", "environment": True, "bits": 64,
         "machine": "x86_64", "variables": {},
     }  # fmt: skip
     answer: dict[str, Any] = {
         "interpreter": {**interpreter, **more.pop("interpreter", {})},
         "distributions": list(distributions),
+        "leftovers": [],
         "found": dict.fromkeys(("torch", "torchvision", "numpy", "cv2"), "/site"),
         "shadows": [],
         "torch": {"version": "2.8.0+cu128", "cuda": "12.8"},
+        "conda": {},
     }
     return {check.name: check for check in check_packages.judge_packages({**answer, **more}, "PY")}
 
@@ -55,6 +59,8 @@ def test_torchvision_of_another_cuda() -> None:
          "overwrite each other"),
         ([distribution("torch", "2.8", needs=('nvidia-cudnn-cu12==9.10.2; platform_system == "Linux"',)),
           distribution("nvidia-cudnn-cu12", "9.1.0")], {}, "torch needs 9.10.2"),
+        ([distribution("torch", "2.8")], {"leftovers": ["/site/~orch"]}, "interrupted pip"),
+        ([distribution("torch", "2.8")], {"conda": {"pytorch": "2.7"}}, "by conda and by pip"),
     ],
 )  # fmt: skip
 def test_mixed_packages(distributions: list[Any], more: dict[str, Any], word: str) -> None:
@@ -107,7 +113,7 @@ ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
 BROKEN = {  # content of torch/__init__.py -> cause, what the finding says, what it tells to do
     "raise RuntimeError('of its own')": (None, "RuntimeError: of its own", "--force-reinstall torch"),
     "import time; time.sleep(1e6)": ("hang.import", "did not return within", "-X importtime"),
-    ILLEGAL: ("build.cpu_isa", "died of SIGILL", "-cpu host"),
+    ILLEGAL: ("build.cpu_isa", "62 f1 fd 48 ff ff", "-cpu host"),
     "import os; os.kill(os.getpid(), 11)": ("native.segv", "SIGSEGV", "-X faulthandler"),
     "import os; os._exit(0)": (None, "exited with status 0 and no answer", "-X faulthandler"),
     "raise SystemExit(3)": (None, "SystemExit: 3", "torch"),

@@ -16,6 +16,7 @@ from ocrlab.records import Check
 FAULTS = {  # planted -> (judgement, cause, what the finding must say)
     "hang": ("fail", "hang.deadlock", "did not return within"),
     "illegal": ("fail", "build.cpu_isa", "SIGILL"),
+    "illegal_in_a_thread": ("fail", "build.cpu_isa", "SIGILL"),
     "segv": ("fail", "native.segv", "SIGSEGV"),
     "killed": ("fail", "ext.signal", "SIGKILL"),
     "flood": ("fail", None, "printed more than"),

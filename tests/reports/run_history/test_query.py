@@ -85,6 +85,8 @@ def test_status_cause_name_and_failure() -> None:
     for text in ("host", "host.oom_kill", "*oom*", "sigkill", "hos"):
         assert names(query.filter_by_cause(RUNS, text)) == "c"
     assert names(query.filter_by_cause(RUNS, "gpumem")) == ""
+    assert names(query.filter_by_name(RUNS, "A")) == "a"
+    assert names(query.filter_by_name(RUNS, "[ab]")) == "ab"
     assert query.filter_by_failure(RUNS, "12") == []
 
 
@@ -101,6 +103,7 @@ def test_since() -> None:
 
 def test_orders() -> None:
     assert names(query.sort_runs(RUNS, "hmean")) == "bacd"  # without a figure, and with NaN: last
+    assert names(query.sort_runs(RUNS, "hmean", reverse=True)) == "abcd"  # and last also the other way round
     assert names(query.sort_runs(RUNS, "lr")) == "badc"
     assert names(query.sort_runs(RUNS, "encoder")) == "dabc"
     assert names(query.sort_runs(RUNS, "name")) == "abcd"
