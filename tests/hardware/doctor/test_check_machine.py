@@ -13,10 +13,10 @@ from ocrlab.records import Check
 MIB, GIB = 1 << 20, 1 << 30
 
 
-def judge_cpu(flags: str, dispatched: str | None = "AVX2", machine: str = "x86_64") -> dict[str, Check]:
-    answer = {"name": "CPU", "machine": machine, "flags": flags.split()}
-    torch: Any = {"dispatched": dispatched} if dispatched else {}
-    facts = {"import torch": {"torch": torch}}
+def judge_cpu(flags: str, numpy: list[str] | None = None, **variables: str) -> dict[str, Check]:
+    answer = {"name": "CPU", "machine": "x86_64", "flags": flags.split(), "variables": variables}
+    facts: Any = {"import torch": {"torch": {"dispatched": "AVX2"}}}
+    facts["import torch"]["numpy"] = {"has": numpy, "baseline": ["X86_V2"], "disabled": ""} if numpy else None
     return {check.name: check for check in check_machine.judge_processor(answer, facts)}
 
 
@@ -29,10 +29,21 @@ def test_instruction_sets(flags: str, judgement: str) -> None:
     assert check.cause == ("build.cpu_isa" if judgement in ("warn", "fail") else None)
 
 
+@pytest.mark.parametrize(("has", "judgement"), [(["X86_V2", "AVX2"], "ok"), (["AVX2"], "fail")])
+def test_instruction_sets_of_numpy(has: list[str], judgement: str) -> None:
+    assert judge_cpu("avx2", has)["NumPy's kernels"].judgement == judgement
+
+
+def test_what_switches_instruction_sets_off() -> None:
+    check = judge_cpu("avx2", ATEN_CPU_CAPABILITY="default", CPU_OTHER="x")["instruction sets switched off"]
+    assert (check.judgement, check.do) == ("warn", "unset ATEN_CPU_CAPABILITY")
+
+
 def judge_wsl2(**more: Any) -> dict[str, Check]:
     answer = {
         "wsl": 2, "release": "5.15.153.1-microsoft-standard-WSL2", "dxg": True, "foreign": [], "swap": 4 * GIB,
-        "libcuda": ["/usr/lib/wsl/lib/libcuda.so.1"], "memory": 16 * GIB, "windows_folder": False, **more,
+        "libcuda": ["/usr/lib/wsl/lib/libcuda.so.1"], "memory": 16 * GIB, "windows_folder": False,
+        "config": {}, **more,
     }  # fmt: skip
     return {check.name: check for check in check_machine.judge_wsl(answer, {})}
 

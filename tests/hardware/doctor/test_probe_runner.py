@@ -50,8 +50,40 @@ def test_it_answers(run: Any) -> None:
     assert (ran.answer, ran.done, ran.ended, ran.code, ran.signal) == ({"told": {"number": 3}}, True, "itself", 0, None)
 
 
-def test_an_illegal_instruction_leaves_its_stack(run: Any) -> None:
-    assert "Fatal Python error: Illegal instruction" in run("illegal").errors
+def test_an_illegal_instruction_is_named_with_its_library(run: Any) -> None:
+    ran = run("illegal")
+    assert ran.answer["illegal"]["code"].startswith("62f1fd48ffff")
+    assert "Fatal Python error: Illegal instruction" in ran.errors
+    observed, *_ = failed_probe.explain({**ran.answer["illegal"], "library": "/x/libtorch_cpu.so"}, [], {"avx2"})
+    assert "62 f1 fd 48 ff ff" in observed and "in libtorch_cpu.so+" in observed and "lacks avx512f" in observed
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "flag"),
+    [
+        ("62f17c4858c1", "AVX-512 or AVX10", "avx512f"),  # vaddps zmm0, zmm0, zmm1
+        ("c5fc58c1", "AVX", "avx"),  # vaddps ymm0, ymm0, ymm1
+        ("c4e27518c0", "AVX2", "avx2"),  # vbroadcastss ymm0, xmm0
+        ("c4e275b8c2", "FMA", "fma"),  # vfmadd231ps
+        ("c4e2fbf7c0", "BMI", "bmi2"),  # shrx
+        ("c4e27850c1", "AVX-VNNI", "avx_vnni"),  # vpdpbusd
+        ("c4e27849c0", "AMX", "amx_tile"),  # tilerelease
+        ("f3480fb8c1", "POPCNT", "popcnt"),
+        ("660f3817c0", "SSE4", "sse4_1"),  # ptest
+        ("f20f38f1c1", "SSE4.2", "sse4_2"),  # crc32
+        ("660f38dcc1", "AES", "aes"),  # aesenc
+        ("0f0b", "ud2", ""),
+        ("90", "unknown", ""),
+    ],
+)
+def test_the_instruction_set_of_an_instruction(code: str, kind: str, flag: str) -> None:
+    assert failed_probe.name(bytes.fromhex(code)) == (kind, flag)
+
+
+def test_an_illegal_instruction_that_is_meant_or_unread() -> None:
+    trap = {"library": "/x/libc.so", "offset": 1, "code": "0f0b"}
+    assert failed_probe.explain(trap, [], set())[3] == "native.abort"
+    assert failed_probe.explain({}, [], set())[3] == "build.cpu_isa"
 
 
 def test_a_sleeping_hang_ends_when_idle_and_says_where(run: Any) -> None:
