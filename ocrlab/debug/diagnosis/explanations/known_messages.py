@@ -283,7 +283,7 @@ KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
         r"mat1 and mat2 shapes cannot be multiplied \((?P<rows>\d+)x(?P<features>\d+) and "
         r"(?P<expected>\d+)x(?P<outputs>\d+)\)",
         Rule(
-            "`<layer>` is built for <expected> features in query, key and value, and one of those in `<call>` "
+            "<layer> is built for <expected> features in query, key and value, and one of those in `<call>` "
             "(<here>) has <features>.<operands>",
             "Tell it the size of keys and values: `kdim=<features>, vdim=<features>`, or project them to <expected> "
             "before.",
@@ -291,7 +291,7 @@ KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
         ),
         Rule(
             "`<call>` (<here>) multiplies rows of <features> values by a matrix with <expected> rows.<operands> "
-            "`<layer>` is the module that did it.",
+            "<layer> is the module that did it.",
             "Change the layer to <features> inputs, or what feeds it to <expected>.",
         ),
     ),
@@ -361,7 +361,7 @@ KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
     (
         r"pad should be at most half of (?:effective )?kernel size",
         Rule(
-            "The padding of `<layer>` is more than half of its kernel (<here>: `<call>`).",
+            "The padding of <layer> is more than half of its kernel (<here>: `<call>`).",
             "Use a padding of at most `kernel_size // 2`.",
         ),
         Rule(
@@ -977,10 +977,12 @@ KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
         ),
     ),
     (
-        r"invalid load key, '(?P<key>[^']+)'|Unsupported operand (?P<operand>\d+)",
+        r"invalid load key, '(?P<key>[^']+)'|Unsupported operand (?P<operand>\d+)|"
+        r"Weights only load failed\. In PyTorch",
         Rule(
-            "The file of `<call>` (<here>) is not a checkpoint: its first characters are text. `<` is a web page "
-            "(an error or login page was saved), `v` the pointer of a file that Git LFS has not fetched.<f@0.from>",
+            "torch cannot read the file of `<call>` (<here>) as a checkpoint. Often it is a text: one that begins with "
+            "`<` is a web page (an error or login page was saved), one with `v` the pointer of a file that Git LFS "
+            "has not fetched.<f@0.from>",
             "Look at it (`head -c 200 FILE`); download the file itself, or run `git lfs pull`.",
             calls=("load",),
         ),

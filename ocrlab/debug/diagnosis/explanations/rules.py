@@ -128,10 +128,11 @@ class Blanks:
 
     def _layer(self) -> str:
         module = self.failure.module
-        path = named_layer(failing_layer(self.failure)).strip("`")
+        path = named_layer(failing_layer(self.failure))
         if module is None or not (path or module.text):
             raise KeyError("layer")
-        return f"{path}` (`{module.text})".rstrip(")") + ")" if path and module.text else str(path or module.text)
+        text = f"`{module.text}`" if module.text else ""
+        return f"{path} ({text})" if path and text else path or text
 
     def _operands(self) -> str:
         """Say which shapes the tensors of the call have."""
