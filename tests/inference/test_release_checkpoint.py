@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from ocrlab.errors import CheckpointError
 from ocrlab.inference import Detector, checkpoint
-from ocrlab.inference.release_checkpoint import FIGURES, LEVELS, card, pack
+from ocrlab.inference.release_checkpoint import FIGURES, LEVELS, card, halved, pack
 
 MEASURED = {f"{figure}@{at}": 0.9 - 0.01 * i for i, at in enumerate(LEVELS) for figure in FIGURES} | {"pages": 63}
 
@@ -61,3 +62,9 @@ def test_the_card_says_what_was_measured(packed):
     count = sum(weight.numel() for weight in Detector.load(packed).model.parameters())
     assert f"{count:,} parameters" in text
     assert "not measured" in card(packed, MEASURED, {}, "", 38, "")
+
+
+def test_weights_that_overflow_are_refused():
+    with pytest.raises(CheckpointError, match="half precision"):
+        halved("head.weight", torch.full((2, 2), 7e4))
+    assert halved("norm.running_var", torch.full((2,), 7e4)).dtype == torch.float32

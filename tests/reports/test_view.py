@@ -13,7 +13,7 @@ from ocrlab.hardware.doctor.check_spec import fail, ok, skip, warn
 from ocrlab.hardware.doctor.doctor_job import STEPS, Progress
 from ocrlab.records import Cause, Check, Evidence, RuledOut, Verdict
 from ocrlab.reports import doctor_view, plots, progress_view, verdict_view
-from ocrlab.reports.view import DARK, View, page, report_css
+from ocrlab.reports.view import DARK, View, heading, page, report_css
 
 
 def test_a_view_shows_itself_in_both_ways() -> None:
@@ -292,3 +292,7 @@ def test_svg_below_two_thousand_points(count: int, kind: str) -> None:
         image_kind, data = payload(view)
         assert image_kind == kind
         assert int.from_bytes(data[16:20], "big") == 400  # 4 inches at 100 dpi
+
+
+def test_titles_are_escaped() -> None:
+    assert heading("<a>", "b & c") == '<p class="say">&lt;a&gt;</p><p class="note">b &amp; c</p>'

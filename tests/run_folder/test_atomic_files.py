@@ -120,3 +120,13 @@ def test_a_chain_of_errors_is_complete() -> None:
     text = describe(caught(fail))["traceback"]
     assert "KeyError: 'first'" in text
     assert "RuntimeError: second" in text
+
+
+def test_rewind_drops_what_a_resumed_run_writes_again(tmp_path: Path) -> None:
+    table = Table(tmp_path / "metrics.csv")
+    for step in (10, 20, 30):
+        table.write({"step": step, "loss": 1 / step})
+    table.rewind(20)
+    table.write({"step": 30, "loss": 0})
+    assert [line.split(",")[0] for line in table.path.read_text().splitlines()] == ["step", "10", "20", "30"]
+    assert table.path.read_text().endswith("30,0\n")

@@ -351,3 +351,14 @@ with signals_exit():
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout == "-15\n"
+
+
+def test_a_process_elsewhere_is_not_declared_dead() -> None:
+    assert alive({"pid": 1, "host": "another-machine"})
+
+
+def test_values_of_the_wrong_type_do_not_get_in(tmp_path: Path) -> None:
+    content = {"metrics": {"hmean@0.5": 0.9, "loss": None, "note": "x"}, "error": "text", "started": 5, "ended": 6}
+    record = status(put_sentinel(tmp_path / "odd", ".SUCCESS", content))
+    assert set(record.metrics) == {"hmean@0.5", "loss"}
+    assert (record.error, record.started, record.ended) == (None, "5", "6")

@@ -153,3 +153,7 @@ def test_a_frame_in_a_box_loses_both_sides() -> None:
 )
 def test_nothing_else_is_taken_away(lines: list[str]) -> None:
     assert log_text.strip_prefixes(lines) == lines
+
+
+def test_a_byte_order_mark_and_the_fences_of_a_page_are_no_part_of_a_log() -> None:
+    assert [line.text for line in clean_lines("\ufeff```bash\nKilled\n```\n")] == ["", "Killed", ""]

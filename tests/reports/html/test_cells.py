@@ -200,3 +200,9 @@ def test_the_best_cell_is_marked_and_the_finding_names_it() -> None:
     assert "★ 0.900" in view.html
     assert "● 0.700" in view.html
     assert view.html.count("★ 0") == 1
+
+
+def test_formulas_of_an_output_are_sanitized() -> None:
+    page = cells.Rendering()
+    html = cells.displayed({"text/latex": r"$\href{javascript:alert(1)}{x} + \frac{1}{2}$"}, {}, CELL, page)
+    assert "<mfrac>" in html and "javascript" not in html

@@ -15,6 +15,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from ocrlab.errors import DataError
+from ocrlab.records import Reading
 from ocrlab.reports.notebooks import executed_file, failure_marks, outcome, results, termination
 from ocrlab.reports.notebooks.execution import Limits, Run
 from ocrlab.reports.notebooks.jupyter_kernel import Kernel
@@ -145,6 +146,13 @@ def test_a_kernel_that_is_gone(kernel: Kernel, code: int | None, word: str, stat
     assert part in ended.sentence
     assert ended.verdict is not None
     assert ended.verdict.signal == ended.signal
+
+
+def test_a_neighbours_trouble_in_the_kernel_log_is_no_evidence(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["[1.0] Out of memory: Killed process 777 (python)", "[2.0] python[12345]: segfault at 0 ip 0 sp 0 error 4"]
+    monkeypatch.setattr(termination.kernel_log, "lines", lambda _since: Reading("kernel_log", lines))
+    ended = termination.died(gone(kernel, -11), 3, "")
+    assert ended.texts["kernel_log.txt"] == lines[1]
 
 
 def test_a_diagnosis_that_fails_costs_nothing_else(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
