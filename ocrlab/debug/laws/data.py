@@ -40,6 +40,7 @@ TURNS: dict[str, Callable[[Tensor], Tensor]] = {
     "by a quarter turn": lambda t: t.rot90(1, (-2, -1)),
     "by a quarter turn back": lambda t: t.rot90(-1, (-2, -1)),
 }
+DRAWN_AGAIN = ("weight", "balanc", "replac", "class", "label", "boot", "hard", "priorit")  # names of samplers
 AVERAGING = ("bilinear", "bicubic", "linear", "area", "trilinear")
 
 
@@ -90,7 +91,7 @@ def test(step: Experiment, extras: Extras) -> Iterator[Result]:
     """Look at the batch, read some items twice, watch their transforms, and compare both sets."""
     parts = [_labels(step), _ends(step), _extras(step)]
     if extras.loader is not None:
-        parts += [_batch_size(step, extras), _items(step, extras.loader)]
+        parts += [_batch_size(step, extras), _items(step, extras.loader), _epoch(step, extras.loader)]
         parts += [_both_sets(step, extras)] if extras.val_loader is not None else []
     held = True
     for result in itertools.chain(*parts):
@@ -263,6 +264,31 @@ def _items(step: Experiment, loader: Any) -> Iterator[Result]:
     blurred = watch.result(first)
     if blurred:
         yield blurred
+
+
+def _epoch(step: Experiment, loader: Any) -> Iterator[Result]:
+    """Walk through a sampler of the program's own that has a place for each sample, and count what it draws."""
+    sampler: Any = getattr(loader, "sampler", None)
+    size = length_of(getattr(loader, "dataset", None))
+    words = " ".join((type(sampler).__name__, *getattr(sampler, "__dict__", ()))).lower()
+    meant = type(sampler).__module__.startswith("torch.") or any(word in words for word in DRAWN_AGAIN)
+    if meant or not 8 <= size <= MOST_ITEMS or length_of(sampler) != size:
+        return
+    with _undone(step, sampler):
+        drawn = Counter(int(index) for index in itertools.islice(iter(sampler), size))
+    if len(drawn) < 0.95 * size and max(drawn.values()) > 1:
+        got = f"of {size} samples {size - len(drawn)} are not drawn in an epoch, and others up to {max(drawn.values())}"
+        do = "Draw a permutation: torch.randperm(n), or shuffle=True"
+        causes = ("indices are drawn with replacement (torch.randint)", "ranks or workers take the wrong parts")
+        yield broken("data.epoch", type(sampler).__name__, f"{got} times", "each sample once in an epoch", do, *causes)
+
+
+def length_of(sized: Any) -> int:
+    """Return the length of a loader or data set, 0 for none."""
+    try:
+        return len(sized)
+    except (TypeError, NotImplementedError):
+        return 0
 
 
 def _state_text(generator: Any) -> str:

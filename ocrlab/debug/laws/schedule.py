@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from ocrlab.debug.laws.data import length_of
 from ocrlab.debug.laws.experiment import Experiment, NotTestable
 from ocrlab.debug.laws.law import Extras
 from ocrlab.debug.laws.live_objects import schedulers_of
@@ -35,7 +36,7 @@ def test(step: Experiment, extras: Extras) -> Iterator[Result]:
             )
             return
         raise NotTestable("no scheduler was given")
-    size = _length(extras.loader)
+    size = length_of(extras.loader)
     curve = _curve(step, schedulers[0], min(size or 100, MOST))
     if not all(map(math.isfinite, curve)) or min(curve) < 0 or not any(curve):
         got = f"the learning rate is {curve[0]:.3g} now, {curve[-1]:.3g} after {len(curve) - 1} steps of the scheduler"
@@ -45,13 +46,6 @@ def test(step: Experiment, extras: Extras) -> Iterator[Result]:
         return
     unit = f"an epoch ({size} batches)" if size else f"{len(curve) - 1} updates"
     yield holds(f"stepped once a batch, the rate goes from {curve[0]:.3g} to {curve[-1]:.3g} in {unit}")
-
-
-def _length(loader: Any) -> int:
-    try:
-        return len(loader)
-    except TypeError:
-        return 0
 
 
 def _curve(step: Experiment, scheduler: Any, count: int) -> list[float]:

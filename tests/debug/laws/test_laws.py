@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
 import ocrlab
 
@@ -417,6 +417,28 @@ def test_labels_that_mean_another_class_in_validation(mapping: tuple[int, ...]) 
     loaders = [DataLoader(part, batch_size=16, shuffle=part is train) for part in (train, valid)]
     report = ocrlab.check_step(net(), next(iter(loaders[0])), classes, loader=loaders[0], val_loader=loaders[1])
     assert ("is what the training set calls" in line(report, "data")) is (mapping[0] != 0)
+
+
+class Order(Sampler[int]):
+    """Every sample once, or as many draws with replacement."""
+
+    def __init__(self, count: int, again: bool) -> None:
+        self.count, self.again = count, again
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[int]:
+        order = torch.randint(self.count, (self.count,)) if self.again else torch.randperm(self.count)
+        return iter(order.tolist())
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_epoch_draws_each_sample_once(again: bool) -> None:
+    loader = DataLoader(TensorDataset(*points(64)), batch_size=16, sampler=Order(64, again))
+    state = torch.get_rng_state()
+    found = line(ocrlab.check_step(net(), points(), classes, loader=loader), "data")
+    assert ("are not drawn in an epoch" in found) is again and torch.equal(state, torch.get_rng_state())
 
 
 def test_a_scheduler_that_was_not_restored() -> None:
