@@ -436,8 +436,8 @@ class Order(Sampler[int]):
 @pytest.mark.parametrize("again", [False, True])
 def test_an_epoch_draws_each_sample_once(again: bool) -> None:
     loader = DataLoader(TensorDataset(*points(64)), batch_size=16, sampler=Order(64, again))
-    state = torch.get_rng_state()
-    found = line(ocrlab.check_step(net(), points(), classes, loader=loader), "data")
+    model, state = net(), torch.get_rng_state()
+    found = line(ocrlab.check_step(model, points(), classes, loader=loader), "data")
     assert ("are not drawn in an epoch" in found) is again and torch.equal(state, torch.get_rng_state())
 
 
