@@ -287,7 +287,7 @@ def length_of(sized: Any) -> int:
     """Return the length of a loader or data set, 0 for none."""
     try:
         return len(sized)
-    except (TypeError, NotImplementedError):
+    except TypeError:
         return 0
 
 
