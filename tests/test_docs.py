@@ -36,6 +36,7 @@ SMOKE = (
     ("ocrlab memory fit", f"{TINY} --minutes 2", ()),
     ("ocrlab memory estimate", "trainer.accelerator=cpu", ()),
     ("ocrlab memory watch", "--count 1", ()),
+    ("ocrlab memory why runs/", "", (1,)),  # that run had memory enough
     ("ocrlab evaluate --oracle", "", ()),
     ("ocrlab samples check", "", (1,)),
     ("ocrlab doctor", "", (1,)),

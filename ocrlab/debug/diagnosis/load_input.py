@@ -300,7 +300,7 @@ def read_notebook(place: Path) -> Incident:
     try:
         cells = json.loads(safe_read.read(place, safe_read.RECORD)).get("cells", [])
     except (ValueError, AttributeError, RecursionError) as error:
-        got = "JSON that is no object" if isinstance(error, AttributeError) else str(error)
+        got = "JSON that is not an object" if isinstance(error, AttributeError) else str(error)
         raise DataError(f"{place} is not a notebook", got=got, need="an executed .ipynb file") from error
     outputs: list[dict[str, Any]] = []
     for cell in cells if isinstance(cells, list) else ():
