@@ -43,20 +43,23 @@ IN_NOTEBOOKS, KNOWN = "notebook_state", "known_messages"
 
 def explain(failure: Failure) -> tuple[str, Explanation] | None:
     """Return an explanation and the module that has it; None where the facts support none. Never raises."""
-    for fact in facts(failure.type, failure.message):
-        functions = FUNCTIONS.get(fact.kind, [])
-        functions = sorted(functions, key=lambda f: f.__module__.endswith(IN_NOTEBOOKS) != bool(failure.cells))
-        for function in [*functions, *GENERAL.get(fact.kind, [])]:
-            try:
-                explanation = function(fact, failure)
-            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError, OSError):
-                continue
-            if explanation is not None:
-                name = function.__module__.rpartition(".")[2]
-                return name, _with_cells(explanation, name, failure)
-    known = explain_known(failure)
-    if known is not None:
-        return KNOWN, _with_cells(known, KNOWN, failure)
+    found = list(facts(failure.type, failure.message))
+    for registered in (FUNCTIONS, None, GENERAL):
+        if registered is None:  # after what knows this kind of fault, before what fits many
+            known = explain_known(failure)
+            if known is not None:
+                return KNOWN, _with_cells(known, KNOWN, failure)
+            continue
+        for fact in found:
+            functions = registered.get(fact.kind, [])
+            for function in sorted(functions, key=lambda f: f.__module__.endswith(IN_NOTEBOOKS) != bool(failure.cells)):
+                try:
+                    explanation = function(fact, failure)
+                except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError, OSError):
+                    continue
+                if explanation is not None:
+                    name = function.__module__.rpartition(".")[2]
+                    return name, _with_cells(explanation, name, failure)
     note = _changed_name(failure)
     return (
         (IN_NOTEBOOKS, Explanation(note, "Run the cell that makes it again, or give the later value another name."))

@@ -47,7 +47,7 @@ def _library_parameters(failure: Failure, name: str) -> list[str]:
     return [str(part) for part in chosen.parameters] if chosen is not None and chosen.parameters else []
 
 
-@explains("unexpected_keyword")
+@explains("unexpected_keyword", general=True)
 def wrong_call(fact: Fact, failure: Failure) -> Explanation | None:
     """A call with arguments that the function does not take."""
     frame = failure.frame

@@ -50,8 +50,8 @@ from ocrlab.debug.diagnosis.explanations.source import argument, constant, dotte
 def wrong_linear_size(fact: Fact, failure: Failure) -> Explanation | None:
     """A layer that expects another number of features than its input has."""
     features, expected, rows = fact.features, fact.expected, fact.rows
-    if features is None or expected is None:
-        return None
+    if features is None or expected is None or failure.in_library("multi_head_attention_forward"):
+        return None  # attention multiplies by parts of its weight
     module = failure.module
     linear = module is not None and module.type == "Linear"
     definition = layer_definition(failure, "Linear", 0, "in_features", expected)

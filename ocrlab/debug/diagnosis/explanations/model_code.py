@@ -192,7 +192,7 @@ def object_called(fact: Fact, failure: Failure) -> Explanation | None:
     if place is None or frame is None:
         return None
     name = dotted(place[1].func)
-    if not name:
+    if not name or kind.endswith("Size"):
         return None
     if kind == "module":
         return Explanation(

@@ -184,10 +184,12 @@ class Blanks:
         if where.node is not node and where.code and len(where.code) <= MOST_CODE:
             text = f" `{self.source.code(node)}` comes from `{where.code}` ({where.place})."
         called = where.node
-        while isinstance(called, ast.Call) and isinstance(called.func, ast.Attribute):
+        while isinstance(called, ast.Call):
             built = origin(self.failure, where.source, called.func, where.frame)
             if built.node is not called.func and isinstance(built.node, ast.Call):
                 return f"{text} `{where.source.code(called.func)}` is `{built.code}` ({built.place})."
+            if not isinstance(called.func, ast.Attribute):
+                break
             called = called.func.value
         return text
 
@@ -203,7 +205,7 @@ def explain_by(rules: tuple[Rule, ...], parts: Mapping[str, Any], failure: Failu
                     continue
                 blanks.parts.update(derived)
             text, fix = blanks.fill(rule.text), blanks.fill(rule.fix)
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, LookupError, TypeError, ValueError):
             continue
         frame = failure.frame
         edit = None
