@@ -292,7 +292,7 @@ def _what(fault: Mapping[str, Any]) -> list[str]:
         place = f" at {list(fault['index'])}" if fault.get("index") else ""
         by = f", {fault['by']}" if fault.get("by") else ""
         by += f", written in the step by {short(str(fault['written']))}" if fault.get("written") else ""
-        by += f", made while it was loaded by {short(str(fault['made']))}" if fault.get("loaded_by") else ""
+        by += f", made while it was loaded by {short(str(fault['loaded_by']))}" if fault.get("loaded_by") else ""
         early = ", before the step" if fault.get("before") and not str(fault.get("tensor")).startswith("input") else ""
         return [f"{fault.get('value', 'NaN')} in {fault.get('tensor')}{place}{by}{early}"]
     if kind in ("target", "index"):
