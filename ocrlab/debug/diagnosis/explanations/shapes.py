@@ -35,6 +35,19 @@ from ocrlab.debug.diagnosis.explanations.origins import (
 )
 from ocrlab.debug.diagnosis.explanations.source import Source, constant, dotted
 
+# Layers of which one can make a map smaller or larger.
+HALVING: tuple[str, ...] = (
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose2d",
+    "MaxPool1d",
+    "MaxPool2d",
+    "MaxPool3d",
+    "AvgPool2d",
+)
+HALVING += ("Upsample", "interpolate", "max_pool2d", "avg_pool2d", "ConvTranspose1d", "ConvTranspose3d", "PixelShuffle")
+
 
 @explains("concatenate")
 def wrong_concatenation(fact: Fact, failure: Failure) -> Explanation | None:
@@ -53,7 +66,9 @@ def wrong_concatenation(fact: Fact, failure: Failure) -> Explanation | None:
         f"{fact.axis if fact.axis is not None else 1}{where}."
     )
     flat = any(len(v.shape or ()) < 3 for name in parts if (v := failure.value(name)) is not None)
-    if abs(first - second) > 4 or first < 3 or flat:
+    known = list(failure.all_sources())
+    halved = not known or any(next(source.calls(*HALVING), None) is not None for source in known)
+    if abs(first - second) > 4 or first < 3 or flat or not halved:
         axis = fact.differing_axis if fact.differing_axis is not None else 0 if fact.axis == 1 else None
         other = f" along axis {axis}: `dim={axis}`" if axis is not None else " along the axis in which they differ"
         return Explanation(text, f"Make both the same size in the other axes first, or join them{other}.")
