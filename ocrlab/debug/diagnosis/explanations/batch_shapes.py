@@ -172,6 +172,16 @@ def shape_of_target(fact: Fact, failure: Failure) -> Explanation | None:
             "num_classes=...).float()`) for this loss.",
         )
     if len(target) == len(output) and target[0] != output[0] and target[1:] == output[1:]:
+        each, rest = divmod(output[0], target[0])
+        if len(output) == 1 and each > 1 and not rest:
+            side = math.isqrt(each)
+            shape = f", a map of {side} x {side}" if side * side == each else ""
+            return Explanation(
+                f"{text} There are {each} values for each of {target[0]} samples{shape}: the model does not reduce a "
+                "sample to one value before the axes are joined.",
+                "Print the shape before that `view` or `flatten`. A map that is left over means that the input has "
+                "another size than the model is built for: resize it, add a layer, or take the mean over the map.",
+            )
         return Explanation(
             f"{text} They have another number of samples.",
             "Both have to come from the same batch: look for a filter or a slice that is applied to one of them only.",

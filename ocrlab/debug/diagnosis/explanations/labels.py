@@ -182,6 +182,12 @@ def _one_hot_range(fact: Fact, failure: Failure) -> Explanation | None:
             f"{text} A negative label marks what has no label.",
             f"Leave those out first (`{name}[{name} >= 0]`), or give them a class of their own.",
         )
+    if value is not None and value.max in IGNORED:
+        return Explanation(
+            f"{text} {value.max} mostly marks what is to be ignored (borders, void), and is not a class.",
+            f"Leave it out: `valid = {name} != {value.max}`, encode `{name}.masked_fill(~valid, 0)`, and count only "
+            "`valid` positions in the loss.",
+        )
     return Explanation(
         text,
         f"Pass `num_classes` of at least {value.max + 1}."

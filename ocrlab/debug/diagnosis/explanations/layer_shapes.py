@@ -43,7 +43,7 @@ from ocrlab.debug.diagnosis.explanations.origins import (
     failing_expression,
     origin,
 )
-from ocrlab.debug.diagnosis.explanations.source import argument, constant, dotted, last_name
+from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name
 
 
 @explains("matmul")
@@ -102,6 +102,8 @@ def wrong_linear_size(fact: Fact, failure: Failure) -> Explanation | None:
             f"Move the features last: `{after}`.",
             moved_edit(failure, variable, after),
         )
+    if rows == 1 and (tensor is None or len(tensor) == 1) and (joined := _joined_batch(failure)) is not None:
+        return _batch_in_one_row(f"{name}{place} is {code}", features, expected, *joined)
     if rows is not None and expected and rows * features % expected == 0 and features != expected and rows == expected:
         text = (
             f"{name}{place} expects {expected} features in the last axis, but its input is "
@@ -120,6 +122,51 @@ def wrong_linear_size(fact: Fact, failure: Failure) -> Explanation | None:
         else "."
     )
     return Explanation(text, advice, number_edit(definition, 0, "in_features", features))
+
+
+def _joined_batch(failure: Failure) -> tuple[Source, ast.Call, str] | None:
+    """Return the call that flattened the failing layer's input with its batch axis, and the name of what it flattened.
+
+    It stands in the failing call, or in the last assignment to its argument in the same function.
+    """
+    place = failing_call(failure, failure.frame)
+    if place is None or not place[1].args:
+        return None
+    source, layer_call = place
+    value: ast.AST = layer_call.args[0]
+    if isinstance(value, ast.Name):
+        scope = source.function_at(layer_call.lineno)
+        assigned = [
+            node
+            for node in (source.nodes if scope is None else ast.walk(scope))
+            if isinstance(node, ast.Assign) and node.lineno < layer_call.lineno and dotted(node.targets[0]) == value.id
+        ]
+        value = max(assigned, key=lambda node: node.lineno).value if assigned else value
+    for call in source.calls("flatten", "view", "reshape", "ravel", inside=value):
+        flattened = call.func.value if isinstance(call.func, ast.Attribute) else None
+        arguments = call.args
+        if dotted(flattened) in ("torch", "") and arguments and last_name(call.func) in ("flatten", "ravel"):
+            flattened, arguments = arguments[0], arguments[1:]
+        to_one_axis = last_name(call.func) in ("flatten", "ravel") or (arguments and constant(arguments[0]) == -1)
+        expected_arguments = 0 if last_name(call.func) in ("flatten", "ravel") else 1
+        if flattened is not None and to_one_axis and len(arguments) == expected_arguments and not call.keywords:
+            return source, call, source.code(flattened)
+    return None
+
+
+def _batch_in_one_row(
+    text: str, features: int, expected: int, source: Source, call: ast.Call, name: str
+) -> Explanation:
+    """A flattening that leaves one row for the whole batch."""
+    samples = f" = {features // expected} samples x {expected}" if features % expected == 0 else ""
+    after = f"torch.flatten({name}, 1)"
+    return Explanation(
+        f"{text}, but it gets the whole batch as one row of {features} values{samples}: `{source.code(call)}` "
+        f"({source.place(call)}) flattens the batch axis too.",
+        f"Keep the batch axis: `{after}`"
+        + (". `in_features` is right." if samples else "; then set `in_features` to the values of one sample."),
+        replaced(source, call.lineno, source.code(call), after),
+    )
 
 
 def _bidirectional(failure: Failure) -> str:

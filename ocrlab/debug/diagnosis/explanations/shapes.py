@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+from collections.abc import Sequence
 
 from ocrlab.debug.diagnosis.explanations.batch_shapes import (
     batch_rest,
@@ -153,6 +154,9 @@ def wrong_broadcast(fact: Fact, failure: Failure) -> Explanation | None:
     elif fact.first is not None and batch:
         return batch
     elif fact.first is not None and place is not None and len(names) >= 2 and failure.frame is not None:
+        channels = _value_for_each_channel(fact, names, shapes)
+        if channels is not None:
+            return channels
         shown = "".join(f" `{name}` is {sizes(shape)}." for name, shape in shapes)
         text = (
             f"`{source_code(place)}` ({failure.frame.place}) combines `{names[0]}` with `{names[1]}`, which have "
@@ -205,6 +209,25 @@ def wrong_broadcast(fact: Fact, failure: Failure) -> Explanation | None:
     return Explanation(
         f"{text}{' '.join(['', *makers])}",
         f"Make both {max(x, y)} long in that axis where they are built, or slice the longer one to {min(x, y)}.",
+    )
+
+
+def _value_for_each_channel(
+    fact: Fact, names: list[str], shapes: Sequence[tuple[str, tuple[int, ...] | list[int]]]
+) -> Explanation | None:
+    """A map (B, C, H, W) and one value for each sample and channel, whose last axis meets the width."""
+    if len(shapes) != 1 or len(shapes[0][1]) < 3 or fact.axis != len(shapes[0][1]) - 1:
+        return None
+    name, shape = shapes[0]
+    other = next((text for text in names[:2] if text != name), "")
+    size = fact.second if fact.first == shape[-1] else fact.first
+    if not other or size != shape[1]:
+        return None
+    axes = ", None" * (len(shape) - 2)
+    return Explanation(
+        f"`{other}` has {size} values in its last axis, as many as `{name}` {sizes(shape)} has channels. The last axis "
+        f"meets the last one of `{name}`, which is {shape[-1]} long and not the channels.",
+        f"If it is (batch, channels), add the missing axes: `{other}[:, :{axes}]`.",
     )
 
 

@@ -28,6 +28,61 @@ Net()(torch.rand(64, 3, 100, 100))
 """,
         ["`fc1`", "27648", "4500", "48 x 24 x 24", "in_features=27648"],
     ),
+    "linear_after_a_flattened_batch": (
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.fc = nn.Linear(8 * 26 * 26, 10)
+
+    def forward(self, x):
+        x = torch.relu(self.conv(x))
+        return self.fc(x.flatten())
+
+Net()(torch.rand(8, 3, 28, 28))
+""",
+        ["8 samples x 5408", "torch.flatten(x, 1)", "`in_features` is right"],
+    ),
+    "linear_after_a_batch_viewed_as_one_row": (
+        """
+head = nn.Linear(50, 2)
+features = torch.rand(4, 6, 10)
+features = features.view(-1)
+head(features)
+""",
+        ["240 values", "torch.flatten(features, 1)", "values of one sample"],
+    ),
+    "map_of_scores_for_each_sample": (
+        """
+critic = nn.Conv2d(8, 1, 4)
+real = torch.ones(16)
+score = critic(torch.rand(16, 8, 8, 8)).view(-1)
+nn.BCEWithLogitsLoss()(score, real)
+""",
+        ["25 values for each of 16 samples", "5 x 5"],
+    ),
+    "value_for_each_channel_added_to_a_map": (
+        """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.time = nn.Linear(4, 12)
+
+    def forward(self, h, t):
+        return h + self.time(t)
+
+Block()(torch.rand(2, 12, 7, 7), torch.rand(2, 4))
+""",
+        ["12", "channels", "self.time(t)[:, :, None, None]"],
+    ),
+    "one_hot_of_masks_with_void": (
+        """
+mask = torch.tensor([0, 3, 255])
+F.one_hot(mask, 21)
+""",
+        ["255", "ignored", "masked_fill"],
+    ),
     "linear_not_flattened": (
         """
 model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(4), nn.Linear(128, 10))
@@ -1737,6 +1792,36 @@ forward(torch.ones(2))
 }
 # name -> (program, words that would be wrong): facts that look alike and do not support the usual explanation.
 FALSE_FRIENDS: dict[str, tuple[str, list[str]]] = {
+    "one_row_is_a_batch_of_one": (
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(10, 2)
+
+    def forward(self, x):
+        positions = x.mean(0).flatten()
+        return self.fc(x)
+
+Net()(torch.rand(30))
+""",
+        ["whole batch", "batch axis"],
+    ),
+    "a_flattening_that_keeps_the_batch": (
+        """
+head = nn.Linear(50, 2)
+features = torch.rand(1, 6, 10).flatten(1)
+head(features)
+""",
+        ["whole batch", "batch axis"],
+    ),
+    "rows_that_are_no_map": (
+        """
+score = torch.rand(32)
+nn.BCEWithLogitsLoss()(score, torch.ones(20))
+""",
+        ["values for each of"],
+    ),
     "a_sum_elsewhere_is_no_offset_of_ids": (
         """
 words = ["a", "b", "c"]
