@@ -135,6 +135,7 @@ ISSUERS = tuple(
     shltm_ tfp_ salad_cloud_ API- ak_live_ live_ sk_test_ bedrock-api-key- e2b_ ak- as-
     """.split()
 )
+MIXED = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*\d)")  # separators may stand anywhere in a key
 JWT = re.compile(r"eyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]{6,}")
 PASSWORD_HASH = re.compile(  # crypt(5), PHC strings: can be guessed from
     r"\$(?:(?:1|apr1|5|6|y|2[aby])\$(?:rounds=\d+\$)?[./\w]{1,22}\$?[./A-Za-z0-9$]{22,120}"
@@ -189,7 +190,8 @@ def _issued_tokens(text: str) -> Iterator[Span]:
             rest = token[max(len(prefix) for prefix in ISSUERS if token.startswith(prefix)) :]
             longest = max(NOT_ALNUM.split(rest), key=len)
             letters_only = longest in (longest.lower(), longest.upper()) and not any(map(str.isdigit, longest))
-            if len(rest) >= 16 and len(longest) >= 12 and looks_drawn(longest, 0.25) and not letters_only:
+            is_random = len(longest) >= 12 and looks_drawn(longest, 0.25) and not letters_only
+            if len(rest) >= 16 and (is_random or (token.startswith("sk-") and MIXED.match(rest))):
                 yield match.start(1), match.start(1) + len(token), SECRET
         elif token.startswith("eyJ") and JWT.match(token):
             yield match.start(1), match.start(1) + len(token), SECRET

@@ -28,7 +28,8 @@ STATES = (  # what is reported of a secret, and no secret
 # Nothing, a type, a variable of a shell or a template, a call, a tag of YAML, a state.
 NOTHING = re.compile(
     r"(?:none|null|nil|true|false|str|bytes|int|any|self|secretstr|default|bcrypt|\*+|\.\.\.)?[,;:.)\]}]*$|<[^>]*>|\[|\{(?!\S*\d)|\(\w+\)(?![\w+/=])"
-    rf"|\$\{{|\$\w+\W*$|\$\(|%\w+%|\{{\{{|[A-Za-z_][\w.]*[(\[]|(?:{STATES})[,;:.!]*$|!\w+$|[|>][-+]?$|x+$|your\W",
+    rf"|\$\{{|\$\w+\W*$|\$\(|%\w+%|\{{\{{|[A-Za-z_][\w.]*[(\[]|(?:{STATES})[,;:.!]*$|!\w+$|[|>][-+]?$|x+$|your\W"
+    r"|#[0-9a-f]{3,8}[;}]",  # a colour of a style sheet
     re.IGNORECASE,
 )
 

@@ -81,7 +81,8 @@ def test_a_program_that_ended_itself_in_silence():
 
 
 def test_a_file_that_hides_a_module_is_named():
-    assert judge(SHADOW).missing[1].startswith("whether random.py is meant: it hides the module `random`")
+    verdict = classify(Incident("failed", 1, texts={"log_tail.txt": SHADOW}))
+    assert "random.py hides the standard library's `random`" in (verdict.causes[0].explanation or "")
     log = f"{TRACED}AttributeError: module 'torch' has no attribute 'nn'\n"
     verdict = classify(Incident("failed", 1, texts={"log_tail.txt": log}))
     assert "another version than the program needs, or a file torch.py" in verdict.missing[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from ocrlab.debug.diagnosis.explanations.explanation import Explanation
 from ocrlab.debug.diagnosis.explanations.failure import Failure
@@ -32,7 +33,7 @@ def _starting(blanks: Blanks) -> Mapping[str, object]:
     return {"wanted": "(batch, channels, height, width)" if "," in blanks["output"] else "(batch, channels, length)"}
 
 
-KNOWN: tuple[tuple[str, *tuple[Rule, ...]], ...] = (
+KNOWN: tuple[tuple[Any, ...], ...] = (  # pattern, rules
     # shapes
     (
         r"split_with_sizes expects split_sizes to sum exactly to (?P<size>\d+) \(input tensor's size at dimension "

@@ -237,6 +237,13 @@ def import_that_fails(fact: Fact, failure: Failure) -> Explanation | None:
     code = frame.code
     if "partially initialized" in failure.message:
         frames = failure.own_frames
+        stem = Path(frame.file).stem
+        if len(frames) > 1 and stem in sys.stdlib_module_names:
+            return Explanation(
+                f"{frame.file} hides the standard library's `{stem}`: another library imported it in place of that, "
+                f"and it imports `{module}`, which was still being imported.",
+                f"Rename {Path(frame.file).name} (and remove its `__pycache__`).",
+            )
         start = next((i for i, f in enumerate(frames) if Path(f.file).stem == module.rpartition(".")[2]), 0)
         circle = " imports ".join(list(dict.fromkeys(f.place for f in frames[start:]))[-4:])
         return Explanation(
