@@ -122,7 +122,7 @@ def fuzz(name: str, count: int) -> list[Outcome]:
         for number in range(count):
             place = Path(scratch, str(number))
             place.mkdir()
-            outcomes.append(one(name, number, place))
+            outcomes.append(run_input(name, number, place))
             shutil.rmtree(place, ignore_errors=True)
             if number % 200 == 199:
                 wrong = sum(bool(outcome.wrong) for outcome in outcomes)
@@ -167,8 +167,8 @@ def again(name: str, number: int) -> int:
     return 0
 
 
-def one(name: str, number: int, place: Path) -> Outcome:
-    """Make one input, read it in a fork, and return what became of that."""
+def run_input(name: str, number: int, place: Path) -> Outcome:
+    """Create one input, run its commands in a fork, and return the outcome."""
     case = READERS[name](place, random.Random(f"{name}-{number}"))
     start = time.monotonic()
     pid = os.fork()
@@ -180,7 +180,7 @@ def one(name: str, number: int, place: Path) -> Outcome:
         if done:
             break
         waited, resident = time.monotonic() - start, resident_bytes(pid)
-        if waited > WAIT or resident > 2 * BYTES:  # the machine, and who else works on it, outlive what goes wrong here
+        if waited > WAIT or resident > 2 * BYTES:  # before it exhausts the machine
             wrong = "more than 2 GiB" if resident > 2 * BYTES else f"waits for more than {WAIT:g} s"
             os.kill(pid, signal.SIGKILL)
             _, status, usage = os.wait4(pid, 0)

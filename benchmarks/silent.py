@@ -75,8 +75,8 @@ def run(program: Path) -> Outcome:
         for flight in sorted(Path(folder).glob("*/flight")):
             command = [sys.executable, "-m", "ocrlab", "diagnose", str(flight.parent)]
             text += subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True).stdout
-    said = [line.strip() for line in text.splitlines()]
-    outcome.lines = list(dict.fromkeys(s for s in said if s.startswith(("[fail]", "[warn]", "ocrlab: ", "- the "))))
+    lines = [line.strip() for line in text.splitlines()]
+    outcome.lines = list(dict.fromkeys(s for s in lines if s.startswith(("[fail]", "[warn]", "ocrlab: ", "- the "))))
     return outcome
 
 

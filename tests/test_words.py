@@ -36,13 +36,13 @@ def texts() -> list[Path]:
 
 
 def test_no_fixed_phrase_that_reads_like_a_translation() -> None:
-    found = []
+    phrases = []
     for path in texts():
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".ipynb":
             text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
-        found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in PHRASES.finditer(text)]
-    assert found == []
+        phrases += [f"{path.relative_to(ROOT)}: {match[0]}" for match in PHRASES.finditer(text)]
+    assert phrases == []
 
 
 def test_the_readme_is_short_and_shows_a_verdict_early() -> None:

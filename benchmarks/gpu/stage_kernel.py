@@ -61,12 +61,12 @@ def run(stage: Stage) -> None:
 
 
 def expected_codes(stage: Stage, launch: tuple[int, ...]) -> set[int]:
-    """Return the errors one of which `ocrlab kernel` expects of a launch, 0 for none."""
+    """Return the error codes of which `ocrlab kernel` predicts one for a launch; {0} where it predicts success."""
     gx, gy, bx, by, bz, shared = launch
     words = ["--grid", f"{gx},{gy}", "--block", f"{bx},{by},{bz}", "--shared", str(shared)]
     checks = next(iter(listing(stage, words).values()), [])
     refused = [check["seen"] for check in checks if check["judgement"] in ("fail", "warn")]
-    return {int(code) for seen in refused for code in re.findall(r"\((\d+)\)", seen)} or {0}
+    return {int(code) for text in refused for code in re.findall(r"\((\d+)\)", text)} or {0}
 
 
 def listing(stage: Stage, words: list[str]) -> dict[str, Any]:

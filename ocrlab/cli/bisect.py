@@ -21,7 +21,7 @@ from ocrlab.redaction import clean, clean_record
 if TYPE_CHECKING:
     from ocrlab.debug.bisect.bisect_job import BisectJob, Limits
     from ocrlab.debug.bisect.sample_search import SampleCulprits
-    from ocrlab.debug.bisect.search import Answer as Found
+    from ocrlab.debug.bisect.search import Answer as SearchAnswer
     from ocrlab.debug.bisect.search import Search
 
 TAKES_PROGRAM = True  # the words after -- are a command of the user
@@ -221,7 +221,7 @@ def _row(job: BisectJob, row: dict[str, Any]) -> None:
 
 
 def _samples(
-    job: BisectJob, answer: Found, search: Search, names: Sequence[str], hinted: Sequence[str]
+    job: BisectJob, answer: SearchAnswer, search: Search, names: Sequence[str], hinted: Sequence[str]
 ) -> SampleCulprits | None:
     """Look for the samples that fail, where the data is to blame or where a program's samples were named."""
     from ocrlab.debug.bisect import bisect_summary, factors, sample_search

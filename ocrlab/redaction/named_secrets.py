@@ -392,8 +392,8 @@ def _section_spans(text: str) -> Iterator[Span]:
 
 
 def _column_spans(text: str, start: int, end: int, begin: int, stop: int) -> tuple[int, list[Span]]:
-    """Return where the table below a header line ends, and the secrets in the column that the name is the head of."""
-    header, name, found = text[start:end], text[begin:stop], []
+    """Return the end of the table below a header line, and the secrets in the column that the name heads."""
+    header, name, spans = text[start:end], text[begin:stop], []
     columns = {parting: len(list(filter(_is_filled, _cells(header, parting)))) for parting in PARTINGS}
     parting = next((parting for parting in PARTINGS if columns[parting] > ("|" not in header)), "")
     heads = _cells(header, parting) if parting and len(header) < LONGEST_ROW else []
@@ -416,8 +416,8 @@ def _column_spans(text: str, start: int, end: int, begin: int, stop: int) -> tup
         value = row[slice(*cell)].strip("\"'") if cell else ""
         if looks_chosen(value) and hides(name, value) and (PASSWORD_NAME.search(name) or len(value) >= 16):
             at = start + row.index(value, cell[0] if cell else 0)
-            found.append((at, at + len(value), SECRET))
-    return end, found
+            spans.append((at, at + len(value), SECRET))
+    return end, spans
 
 
 def _is_filled(cell: tuple[int, int]) -> bool:

@@ -93,11 +93,11 @@ def test(step: Experiment, extras: Extras) -> Iterator[Result]:
     if extras.loader is not None:
         parts += [_batch_size(step, extras), _items(step, extras.loader), _epoch(step, extras.loader)]
         parts += [_both_sets(step, extras)] if extras.val_loader is not None else []
-    held = True
+    is_broken = False
     for result in itertools.chain(*parts):
-        held = False
+        is_broken = True
         yield result
-    if not held:
+    if is_broken:
         return
     if extras.loader is None:
         raise NotTestable("give `loader`, and `val_loader` to compare both sets")
@@ -240,8 +240,9 @@ def _items(step: Experiment, loader: Any) -> Iterator[Result]:
     if dataset is None or isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         return
     watch, first = InterpolationWatch(), list[Tensor]()
-    with _undone(step, dataset) as kept:
-        drawn, states = set[str](), {name: text for name, v in kept.items() if (text := _state_text(v)) != "None"}
+    with _undone(step, dataset) as attributes:
+        states = {name: text for name, v in attributes.items() if (text := _state_text(v)) != "None"}
+        used_generators = set[str]()
         for index in range(min(ITEMS, len(dataset))):
             reads = []
             for _ in range(2):
@@ -253,21 +254,21 @@ def _items(step: Experiment, loader: Any) -> Iterator[Result]:
             changed = len(first) == len(second) and any(
                 a.shape != b.shape or not bool(((a == b) | (a != a)).all()) for a, b in zip(first, second, strict=True)
             )
-            drawn |= {name for name, before in states.items() if _state_text(kept[name]) != before}
-            if changed and not drawn:
+            used_generators |= {name for name, before in states.items() if _state_text(attributes[name]) != before}
+            if changed and not used_generators:
                 got = f"item {index} is another one when it is read a second time, with the same random numbers"
                 do = "Write x = x - mean in place of x -= mean, or clone the sample first"
                 causes = ("__getitem__ writes into the stored sample (x -= mean, x /= 255)", "it counts its calls")
                 yield broken("data.item", "the data set", got, "the same item each time", do, *causes)
                 break
-    yield from copied_generator(loader) if drawn else ()
+    yield from copied_generator(loader) if used_generators else ()
     blurred = watch.result(first)
     if blurred:
         yield blurred
 
 
 def _epoch(step: Experiment, loader: Any) -> Iterator[Result]:
-    """Walk through a sampler of the program's own that has a place for each sample, and count what it draws."""
+    """Iterate a custom sampler that is as long as the data set, and count how often it draws each sample."""
     sampler: Any = getattr(loader, "sampler", None)
     size = length_of(getattr(loader, "dataset", None))
     words = " ".join((type(sampler).__name__, *getattr(sampler, "__dict__", ()))).lower()
@@ -275,9 +276,9 @@ def _epoch(step: Experiment, loader: Any) -> Iterator[Result]:
     if meant or not 8 <= size <= MOST_ITEMS or length_of(sampler) != size:
         return
     with _undone(step, sampler):
-        drawn = Counter(int(index) for index in itertools.islice(iter(sampler), size))
-    if len(drawn) < 0.95 * size and max(drawn.values()) > 1:
-        got = f"of {size} samples {size - len(drawn)} are not drawn in an epoch, and others up to {max(drawn.values())}"
+        draws = Counter(int(index) for index in itertools.islice(iter(sampler), size))
+    if len(draws) < 0.95 * size and max(draws.values()) > 1:
+        got = f"of {size} samples {size - len(draws)} are not drawn in an epoch, and others up to {max(draws.values())}"
         do = "Draw a permutation: torch.randperm(n), or shuffle=True"
         causes = ("indices are drawn with replacement (torch.randint)", "ranks or workers take the wrong parts")
         yield broken("data.epoch", type(sampler).__name__, f"{got} times", "each sample once in an epoch", do, *causes)
@@ -298,25 +299,25 @@ def _state_text(generator: Any) -> str:
 
 @contextlib.contextmanager
 def _undone(step: Experiment, dataset: Any) -> Iterator[dict[str, Any]]:
-    """Put the attributes of a data set and the random states back after the block; what an item raises ends the law."""
-    kept = dict(vars(dataset)) if hasattr(dataset, "__dict__") else {}
-    states = [(value, state) for value in kept.values() if (state := generator_state(value)) is not None]
+    """Restore the attributes of a data set and the random states after the block; NotTestable where an item raises."""
+    attributes = dict(vars(dataset)) if hasattr(dataset, "__dict__") else {}
+    states = [(value, state) for value in attributes.values() if (state := generator_state(value)) is not None]
     step.restore()
     try:
-        yield kept
+        yield attributes
     except Exception as error:
         raise NotTestable(f"an item cannot be read alone ({type(error).__name__})") from error
     finally:
-        if kept:
-            vars(dataset).update(kept)
+        if attributes:
+            vars(dataset).update(attributes)
         for generator, state in states:
             set_generator_state(generator, state)
         step.restore()
 
 
 def _tensors(item: Any) -> list[Tensor]:
-    found = [t for _, t in dotted_tensors(item)]
-    return found or [torch.as_tensor(a) for a in _arrays(item)]
+    tensors = [t for _, t in dotted_tensors(item)]
+    return tensors or [torch.as_tensor(a) for a in _arrays(item)]
 
 
 def _arrays(item: Any) -> Iterator[Any]:
@@ -376,8 +377,9 @@ def _both_sets(step: Experiment, extras: Extras) -> Iterator[Result]:
         with _undone(step, dataset):
             sets.append(Items.read(dataset, clock() + SECONDS))
     text = overlap(sets[0].hashes, sets[1].hashes) or overlapping_windows(sets[0].inputs, sets[1].inputs)
-    known = set(sets[0].hashes)
-    same = not extras.val_given and all(digest in known for digest in sets[1].hashes)  # an evaluation of training data
+    train_hashes = set(sets[0].hashes)
+    # a loader that the caller did not pass and that has no new sample evaluates the training data on purpose
+    same = not extras.val_given and all(digest in train_hashes for digest in sets[1].hashes)
     if text and not same:
         do = "Split first, by time or by source, and cut windows, repeat or augment after that"
         causes = (
@@ -398,7 +400,7 @@ def _both_sets(step: Experiment, extras: Extras) -> Iterator[Result]:
 
 
 def overlapping_windows(train: Sequence[NDArray[Any]], valid: Sequence[NDArray[Any]]) -> str:
-    """Return that many validation sequences (T,) or (T, C) share a quarter with a training sequence; '' if not."""
+    """Report that many validation sequences (T,) or (T, C) share a quarter with a training sequence; '' if few do."""
     shapes = {a.shape for a in (*train, *valid)}
     if len(shapes) != 1 or len(valid) < 8 or not 1 <= len(shape := shapes.pop()) <= 2 or shape[0] < 8:
         return ""
@@ -410,8 +412,8 @@ def overlapping_windows(train: Sequence[NDArray[Any]], valid: Sequence[NDArray[A
         parts = (rows[at : at + run] for at in range(0, len(rows) - run + 1, step))
         return {hash(part.tobytes()) for part in parts if len(set(part[:, 0].tolist())) > run // 2}
 
-    known = set[int]().union(*(runs(window, 1) for window in train[:most]))
-    met = sum(not known.isdisjoint(runs(window, run)) for window in valid[:most])
+    train_runs = set[int]().union(*(runs(window, 1) for window in train[:most]))
+    met = sum(not train_runs.isdisjoint(runs(window, run)) for window in valid[:most])
     count = len(valid[:most])
     if met < SHARED * count:
         return ""
@@ -495,18 +497,18 @@ def copied_generator(loader: Any) -> Iterator[Result]:
 
 
 def overlap(train: Iterable[Hashable], valid: Iterable[Hashable]) -> str:
-    """Return that validation items are also training items, '' where there is none or where chance explains it.
+    """Report validation items that are also training items; '' where there are none or where chance explains them.
 
-    Few possible items come twice by chance: then as many training items are met among the others, as often as a
-    Poisson distribution says. Repeated sources show a number of copies that many items share.
+    Where few different items exist, some repeat by chance: training items then repeat among themselves as often, and
+    their numbers of copies follow a Poisson distribution. Repeated sources leave a number of copies that many share.
     """
     counts, rows = Counter(train), list(valid)
-    drawn = sum(counts.values())
+    total = sum(counts.values())
     met = sum(row in counts for row in rows)
-    if not drawn or not rows or met < max(3, 0.01 * len(rows)):
+    if not total or not rows or met < max(3, 0.01 * len(rows)):
         return ""
-    # chance: how often a training sample is met again among the others, and four standard errors more
-    share, own = met / len(rows), (sum(n for n in counts.values() if n > 1) + 1) / (drawn + 2)
+    # chance: how often a training sample repeats among the others, plus four standard errors
+    share, own = met / len(rows), (sum(n for n in counts.values() if n > 1) + 1) / (total + 2)
     times = Counter(counts.values())
     repeated = any(times[k] > 2 * times[k - 1] + 5 for k in times if k > 1)
     if (repeated and share < 0.9) or share > own + 4 * (own * (1 - own) / len(rows)) ** 0.5:

@@ -83,10 +83,10 @@ class Experiment:
         model: nn.Module | None = None,
         watch: Mapping[nn.Module, Callable[[nn.Module, Any, Any], None]] | None = None,
     ) -> Run:
-        """Run the step on `batch` (else on its own), in the mode that it has or in another; raises what it raises.
+        """Run the step on `batch` (default: its own), in the mode that `training` selects; raises what the step raises.
 
-        `watch` are forward hooks of parts of the model for this run. With `restore` it starts from the state at the
-        beginning, random numbers included.
+        `watch` maps modules to forward hooks for this run. With `restore` the run starts from the initial state,
+        random numbers included.
         """
         if restore:
             self.restore()
@@ -97,7 +97,7 @@ class Experiment:
             for own, (_, state) in zip(own_generators(model), self.generators, strict=False):
                 set_generator_state(own, state)
         data = self.batch if batch is None else rebuilt(batch, lambda _, t: t.detach().clone())
-        result, kept = Run(0.0), list[Tensor]()
+        result, outputs = Run(0.0), list[Tensor]()
 
         def note(_module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             result.inputs.append([t.detach() for _, t in dotted_tensors((args, kwargs))])
@@ -107,7 +107,7 @@ class Experiment:
                     and is_readable(tensor)
                     and name.rpartition(".")[2] not in ("loss", "hidden")
                 ):
-                    kept.append(tensor)
+                    outputs.append(tensor)
                     if gradients and tensor.requires_grad and not tensor.is_leaf:
                         tensor.retain_grad()
 
@@ -129,10 +129,10 @@ class Experiment:
         finally:
             for handle in handles:
                 handle.remove()
-        result.outputs = [t.detach().clone() for t in kept]
+        result.outputs = [t.detach().clone() for t in outputs]
         if gradients:
             named = self.named if model is None else dict(model.named_parameters())
-            result.pushes = [None if t.grad is None else t.grad.detach().clone() for t in kept if not t.is_leaf]
+            result.pushes = [None if t.grad is None else t.grad.detach().clone() for t in outputs if not t.is_leaf]
             trained = {n: p for n, p in named.items() if p.requires_grad and p.grad is not None}
             result.gradients = {n: p.grad.detach().clone() for n, p in trained.items() if p.grad is not None}
         return result

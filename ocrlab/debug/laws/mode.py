@@ -69,7 +69,7 @@ def _calls(step: Experiment, *, restore: bool) -> list[Call]:
 
 
 def _lost(first: list[Call], second: list[Call]) -> Iterator[Result]:
-    """Report the first place where values are 0 in one pass and not in the other; noise that is added may be meant."""
+    """Report the first module whose values are 0 in one pass only; added noise may be intended and is not reported."""
     for (name, module, came, gave), (other, _, came_again, gave_again) in zip(first, second, strict=False):
         if name != other:
             return
@@ -77,10 +77,10 @@ def _lost(first: list[Call], second: list[Call]) -> Iterator[Result]:
         if not distance(before, after):
             continue
         zeros = changed = 0
-        for one, two in zip(before, after, strict=False):
-            if one.shape == two.shape:
-                zeros += int(((one == 0) != (two == 0)).sum())
-                changed += int((one != two).sum())
+        for old, new in zip(before, after, strict=False):
+            if old.shape == new.shape:
+                zeros += int(((old == 0) != (new == 0)).sum())
+                changed += int((old != new).sum())
         if not zeros or zeros < 0.9 * changed:
             return
         size = sum(t.numel() for t in before)

@@ -46,12 +46,12 @@ def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
             after = step.run(restore=False)
         ratios.append((first.loss - after.loss) / predicted)
         moved = max(moved, distance(first.outputs, after.outputs) if first.outputs else 1.0)
-    seen = predicted > 10 * step.rounding("loss") / 30 * max(abs(first.loss), 1e-6)
+    is_measurable = predicted > 10 * step.rounding("loss") / 30 * max(abs(first.loss), 1e-6)
     best = max(ratios, key=abs)
     small = ratios[-2]
     extras = [float(t.double().mean()) for _, t in dotted_tensors(step.batch) if t.numel() and not t.is_complex()]
     surrogate = any(abs(abs(first.loss) - abs(mean)) <= 1e-5 * max(abs(mean), 1e-9) for mean in extras)
-    if seen and abs(best) < NOTHING and not surrogate:
+    if is_measurable and abs(best) < NOTHING and not surrogate:
         stale = moved <= step.rounding()
         causes = (
             "the forward pass reads copies of the weights (a cache, a merged layer, another model)",
@@ -75,7 +75,7 @@ def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
             *causes,
         )
         return
-    if seen and all(-1.1 < ratio < -0.9 for ratio in ratios[1:]):
+    if is_measurable and all(-1.1 < ratio < -0.9 for ratio in ratios[1:]):
         yield broken(
             "progress.sign",
             "the gradient",
@@ -120,8 +120,9 @@ def _rewarded(step: Experiment) -> Result | None:
         return None
     more, signs = others[name].std().clamp(min=1e-3), []
     for sample, times in ((0, 1), (step.rows // 2, 1), (step.rows - 1, 1), (0, 2)):
-        one = torch.arange(step.rows, device=more.device) == sample
-        batch = rebuilt(step.batch, lambda key, t, one=one, times=times: t + times * more * one if key == name else t)  # type: ignore[misc]
+        mask = torch.arange(step.rows, device=more.device) == sample
+        rewards = others[name] + times * more * mask
+        batch = rebuilt(step.batch, lambda key, t, rewards=rewards: rewards if key == name else t)  # type: ignore[misc]
         other = step.run(batch, gradients=True, training=False).pushes[which]
         change = float(((other - push)[sample] * towards[sample]).sum()) if other is not None else 0.0
         signs.append(change if abs(change) > step.rounding("gradients") * float(push.norm()) else 0.0)

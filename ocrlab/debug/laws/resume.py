@@ -117,12 +117,12 @@ def test(step: Experiment, extras: Extras) -> Iterator[Result]:
 
 
 def _fresh(step: Experiment, extras: Extras) -> tuple[nn.Module, list[Optimizer]]:
-    """Return a model, new or with random tensors, that has loaded the state; and optimizers of it likewise."""
+    """Load the saved state into a model from the factory, else into a copy with random weights; likewise optimizers."""
     saved = copy.deepcopy([step.model.state_dict(), *(o.state_dict() for o in step.optimizers)])
     if extras.factory is not None:
-        made = extras.factory()
-        model = made[0] if isinstance(made, tuple | list) else made
-        optimizers = [o for o in (made[1:] if isinstance(made, tuple | list) else ()) if isinstance(o, Optimizer)]
+        result = extras.factory()
+        model, *others = result if isinstance(result, tuple | list) else (result,)
+        optimizers = [o for o in others if isinstance(o, Optimizer)]
     else:
         if any(getattr(p, "grad_fn", None) is not None for p in (*step.named.values(), *step.model.buffers())):
             raise NotTestable("a tensor of the model belongs to a graph")

@@ -49,9 +49,9 @@ def test(step: Experiment, extras: Extras) -> Iterator[Result]:
 
 
 def _curve(step: Experiment, scheduler: Any, count: int) -> list[float]:
-    """Return the rate over some steps of a scheduler, which is then as before."""
+    """Return the learning rate before and after each of `count` steps of a scheduler; then restore the scheduler."""
     optimizer = scheduler.optimizer
-    kept = copy.deepcopy(vars(scheduler), {id(optimizer): optimizer})
+    attributes = copy.deepcopy(vars(scheduler), {id(optimizer): optimizer})
     rates = [float(optimizer.param_groups[0]["lr"])]
     try:
         with warnings.catch_warnings():
@@ -63,6 +63,6 @@ def _curve(step: Experiment, scheduler: Any, count: int) -> list[float]:
         raise NotTestable(f"the scheduler cannot be stepped alone ({type(error).__name__})") from error
     finally:
         vars(scheduler).clear()
-        vars(scheduler).update(kept)
+        vars(scheduler).update(attributes)
         step.restore()
     return rates

@@ -175,9 +175,9 @@ def _packed(step: Experiment, tokens: Tokens, loader: Any) -> Iterator[Result]:
 
 
 def first_sample_ends(ids: Tensor, named: dict[str, Tensor], dataset: Any) -> list[int]:
-    """Return for each row where the first of its packed samples ends, 0 where it is not known to hold several.
+    """Return where the first packed sample of each row ends, 0 for a row without evidence of several samples.
 
-    Known by positions or sample numbers in the batch, or by samples that an attribute of the data set holds.
+    The evidence: positions or sample numbers in the batch, or samples that an attribute of the data set holds.
     """
     for name, t in named.items():
         if t.shape == ids.shape and not t.is_floating_point() and ("position" in name or "segment" in name):
@@ -189,15 +189,15 @@ def first_sample_ends(ids: Tensor, named: dict[str, Tensor], dataset: Any) -> li
         starts.setdefault(sample[:2], []).append(sample)
     ends = []
     for row in ids.tolist():
-        found: list[tuple[int, int]] = []
+        spans: list[tuple[int, int]] = []
         place = 0
         while place < len(row) - 1:
             fits = [s for s in starts.get(tuple(row[place : place + 2]), ()) if tuple(row[place : place + len(s)]) == s]
             length = max(map(len, fits), default=0)
-            found += [(place, place + length)] if length else []
+            spans += [(place, place + length)] if length else []
             place += length or 1
-        whole = sum(end - start for start, end in found)
-        ends.append(found[0][1] if len(found) >= 2 and whole >= 0.5 * len(row) else 0)
+        whole = sum(end - start for start, end in spans)
+        ends.append(spans[0][1] if len(spans) >= 2 and whole >= 0.5 * len(row) else 0)
     return ends
 
 

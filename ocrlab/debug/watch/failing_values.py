@@ -55,7 +55,7 @@ class Reader:
         return type(value) in [kind for kind in tensors if kind is not None]
 
     def describe(self, value: Any, depth: int = 1) -> dict[str, Any]:
-        """Return what is known of a value: its kind and type, and by kind shape, dtype, length, text and the like."""
+        """Return the kind and type of a value, and what its kind has: shape, dtype, length, text and the like."""
         kind = type(value)
         result: dict[str, Any] = {"kind": "object", "type": kind.__qualname__}
         if self.late():
@@ -84,8 +84,8 @@ class Reader:
             return {**result, **self.container(dict(dict.items(value)), depth)}
         if issubclass(kind, type) or (callable(value) and kind.__module__ in ("builtins", "torch")):
             name = type.__getattribute__(value, "__qualname__") if issubclass(kind, type) else value.__qualname__
-            known = {"kind": "callable", "text": name if isinstance(name, str) else ""}
-            return {**result, **known, "parameters": parameters(value)}
+            text = name if isinstance(name, str) else ""
+            return {**result, "kind": "callable", "text": text, "parameters": parameters(value)}
         return {**result, **self.library_object(value, depth)}
 
     def tensor(self, value: Any) -> dict[str, Any]:

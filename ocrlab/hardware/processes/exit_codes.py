@@ -49,12 +49,12 @@ SPAWNED = re.compile(r"exitcode|returncode|terminated with")  # who counts signa
 CAUGHT = re.compile(
     r"(?:Caught signal|got signal|received signal|killed by signal|terminated by signal)[: ]+(\d{1,2})\b", re.ASCII
 )
-KNOWN = {member.value for member in Signals}
+SIGNAL_NUMBERS = {member.value for member in Signals}
 
 
 def signal_name(number: int) -> str:
     """Return the name of a signal (9 is SIGKILL); real-time and unknown ones as `signal 40`."""
-    return Signals(number).name if number in KNOWN else f"signal {number}"
+    return Signals(number).name if number in SIGNAL_NUMBERS else f"signal {number}"
 
 
 def signal_of_exit(code: int | None) -> str | None:
@@ -65,7 +65,7 @@ def signal_of_exit(code: int | None) -> str | None:
         return windows
     if -64 <= code < 0:
         return signal_name(-code)
-    return signal_name(code - 128) if code - 128 in KNOWN else None
+    return signal_name(code - 128) if code - 128 in SIGNAL_NUMBERS else None
 
 
 def meaning(signal: str | None) -> str:

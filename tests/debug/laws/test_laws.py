@@ -47,11 +47,11 @@ class Text(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         x = self.embed(ids)
         n = ids.shape[1]
-        seen = torch.ones(n, n, dtype=torch.bool) if self.mixing else torch.ones(n, n, dtype=torch.bool).tril()
+        mask = torch.ones(n, n, dtype=torch.bool) if self.mixing else torch.ones(n, n, dtype=torch.bool).tril()
         if self.blocks:
             part = (ids == 0).cumsum(1) - (ids == 0).long()
-            seen = seen & (part[:, :, None] == part[:, None, :])
-        return self.head(x + functional.scaled_dot_product_attention(x, x, x, attn_mask=seen.expand(len(ids), n, n)))
+            mask = mask & (part[:, :, None] == part[:, None, :])
+        return self.head(x + functional.scaled_dot_product_attention(x, x, x, attn_mask=mask.expand(len(ids), n, n)))
 
 
 def tokens(n: int = 8) -> Tensor:
@@ -146,8 +146,8 @@ def test_samples_that_influence_each_other() -> None:
     ("mixing", "shift", "text"), [(True, 1, "later token"), (False, 2, "offset of 2"), (False, 1, "")]
 )
 def test_later_tokens_and_the_offset_of_targets(mixing: bool, shift: int, text: str) -> None:
-    found = line(ocrlab.check_step(Text(mixing=mixing), tokens(), following(shift)), "sequences")
-    assert text in found and found.startswith("[fail]" if text else "[ok]")
+    result = line(ocrlab.check_step(Text(mixing=mixing), tokens(), following(shift)), "sequences")
+    assert text in result and result.startswith("[fail]" if text else "[ok]")
 
 
 @pytest.mark.parametrize("blocks", [False, True])
@@ -292,8 +292,8 @@ def test_batches_that_lose_samples_and_sets_that_overlap() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
     for collate, text in ((first_only, "draws 20 for it"), (None, "")):
         loader = DataLoader(images, batch_size=20, collate_fn=collate)
-        found = line(ocrlab.check_step(model, next(iter(loader)), classes, loader=loader), "data")
-        assert text in found and found.startswith("[fail]" if text else "[ok]")
+        result = line(ocrlab.check_step(model, next(iter(loader)), classes, loader=loader), "data")
+        assert text in result and result.startswith("[fail]" if text else "[ok]")
     train = DataLoader(TensorDataset(*images[:30]), batch_size=10)
     for start, text in ((25, "5 of 15 validation samples"), (30, "")):
         valid = DataLoader(TensorDataset(*images[start:40]), batch_size=10)
@@ -312,8 +312,8 @@ def test_texts_whose_end_is_never_learned(masked: bool) -> None:
         logits = model(batch["ids"])[:, :-1]
         return functional.cross_entropy(logits.flatten(0, 1), batch["labels"][:, 1:].flatten(), ignore_index=-100)
 
-    found = line(ocrlab.check_step(Text(), {"ids": ids, "attention_mask": mask, "labels": labels}, loss), "data")
-    assert ("the end of a text" in found) is masked
+    result = line(ocrlab.check_step(Text(), {"ids": ids, "attention_mask": mask, "labels": labels}, loss), "data")
+    assert ("the end of a text" in result) is masked
 
 
 def test_inputs_and_targets_in_other_orders() -> None:
@@ -437,8 +437,8 @@ class Order(Sampler[int]):
 def test_an_epoch_draws_each_sample_once(again: bool) -> None:
     loader = DataLoader(TensorDataset(*points(64)), batch_size=16, sampler=Order(64, again))
     model, state = net(), torch.get_rng_state()
-    found = line(ocrlab.check_step(model, points(), classes, loader=loader), "data")
-    assert ("are not drawn in an epoch" in found) is again and torch.equal(state, torch.get_rng_state())
+    result = line(ocrlab.check_step(model, points(), classes, loader=loader), "data")
+    assert ("are not drawn in an epoch" in result) is again and torch.equal(state, torch.get_rng_state())
 
 
 def test_a_scheduler_that_was_not_restored() -> None:
@@ -456,5 +456,5 @@ def test_a_scheduler_that_was_not_restored() -> None:
         optimizer.load_state_dict(saved[0])
         if restored:
             scheduler.load_state_dict(saved[1])
-        found = line(ocrlab.check_step(model, points(), classes, optimizer, scheduler=scheduler), "resume")
-        assert found.startswith("[ok]") is restored and ("the scheduler none" in found) is not restored
+        result = line(ocrlab.check_step(model, points(), classes, optimizer, scheduler=scheduler), "resume")
+        assert result.startswith("[ok]") is restored and ("the scheduler none" in result) is not restored

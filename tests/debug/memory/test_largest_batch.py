@@ -246,10 +246,10 @@ def test_a_child_that_memory_killed_does_not_fit(ended: str) -> None:
 
 
 @pytest.mark.parametrize("ended", ["host.oom_kill", "loader.worker_killed", "SIGKILL"])
-@pytest.mark.parametrize("held", [None, 0, 817])
-def test_a_child_that_was_killed_below_its_limit_is_not_measured(ended: str, held: int | None) -> None:
+@pytest.mark.parametrize("megabytes", [None, 0, 817])
+def test_a_child_that_was_killed_below_its_limit_is_not_measured(ended: str, megabytes: int | None) -> None:
     how = SimpleNamespace(fingerprint=ended, description=ended, seconds=1.0)
-    child = None if held is None else answer(finished=False, held=held)
+    child = None if megabytes is None else answer(finished=False, held=megabytes)
     done = fit_trials.judge_trial(4, {}, child, how, 1000, 1.0, 0.05)
     assert (done.fits, done.measured) == (False, False)
     assert "not measured" in fit_trials.line(done) and "does not fit" not in fit_trials.line(done)

@@ -46,7 +46,7 @@ def test_only_a_batch_that_needs_its_own_code_to_be_read_is_signed(tmp_path):
     for value in [*plain, *strange]:
         name = store.keep(value)
         signed = provenance.digest_file(store.folder / name).exists()
-        assert signed == any(value is one for one in strange)
+        assert signed == any(value is other for other in strange)
         batch_store.read_batch(tmp_path, name)
         if signed:
             provenance.digest_file(store.folder / name).unlink()

@@ -38,19 +38,19 @@ from ocrlab.debug.diagnosis.explanations.known_messages import explain_known
 from ocrlab.debug.diagnosis.explanations.messages import facts
 
 __all__ = ["Edit", "Explanation", "explain"]
-IN_NOTEBOOKS, KNOWN = "notebook_state", "known_messages"
+IN_NOTEBOOKS, BY_MESSAGE = "notebook_state", "known_messages"
 
 
 def explain(failure: Failure) -> tuple[str, Explanation] | None:
     """Return an explanation and the module that has it; None where the facts support none. Never raises."""
-    found = list(facts(failure.type, failure.message))
+    matches = list(facts(failure.type, failure.message))
     for registered in (FUNCTIONS, None, GENERAL):
-        if registered is None:  # after what knows this kind of fault, before what fits many
-            known = explain_known(failure)
-            if known is not None:
-                return KNOWN, _with_cells(known, KNOWN, failure)
+        if registered is None:  # after the functions for this kind of fault, before those that fit many kinds
+            explanation = explain_known(failure)
+            if explanation is not None:
+                return BY_MESSAGE, _with_cells(explanation, BY_MESSAGE, failure)
             continue
-        for fact in found:
+        for fact in matches:
             functions = registered.get(fact.kind, [])
             for function in sorted(functions, key=lambda f: f.__module__.endswith(IN_NOTEBOOKS) != bool(failure.cells)):
                 try:

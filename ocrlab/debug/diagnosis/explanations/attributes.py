@@ -132,8 +132,8 @@ def none_has_no_attribute(fact: Fact, failure: Failure) -> Explanation | None:
             return passed
     if frame is None or kind != "NoneType":
         return None
-    found = _base(failure, frame, attribute)
-    base = found[0].code(found[1]) if found else ""
+    place = _base(failure, frame, attribute)
+    base = place[0].code(place[1]) if place else ""
     if base.endswith(".grad"):
         owner = base.removesuffix(".grad")
         value = failure.value(owner)
@@ -149,8 +149,8 @@ def none_has_no_attribute(fact: Fact, failure: Failure) -> Explanation | None:
             "frozen, or `backward()` was not called yet.",
             f"Skip it: `if {base} is not None:`, or find out why the loss does not depend on it.",
         )
-    where = origin(failure, found[0], found[1], frame) if found and failure.source(frame) is not None else None
-    text = f"`{base or 'a value'}` is None ({frame.place}).{_made(where, found)}"
+    where = origin(failure, place[0], place[1], frame) if place and failure.source(frame) is not None else None
+    text = f"`{base or 'a value'}` is None ({frame.place}).{_origin_sentence(where, place)}"
     called = last_name(where.node.func) if where is not None and isinstance(where.node, ast.Call) else ""
     reasons = {
         "imread": ("`cv2.imread` returns None for a file that it cannot read.", "Check the path and the file."),
@@ -172,14 +172,16 @@ def none_has_no_attribute(fact: Fact, failure: Failure) -> Explanation | None:
     return Explanation(f"{text} {why}".strip(), fix)
 
 
-def _made(where: Origin | None, found: tuple[Source, ast.expr] | None) -> str:
-    known = where is not None and found is not None and where.node is not found[1] and where.code
-    return f" It comes from `{where.code[:120]}` ({where.place})." if known and where is not None else ""
+def _origin_sentence(where: Origin | None, place: tuple[Source, ast.expr] | None) -> str:
+    """Return the sentence that names the expression a value comes from; '' where that is the failing one itself."""
+    if where is None or place is None or where.node is place[1] or not where.code:
+        return ""
+    return f" It comes from `{where.code[:120]}` ({where.place})."
 
 
 @explains("no_attribute", "removed_api", general=True)
 def attribute_missing(fact: Fact, failure: Failure) -> Explanation | None:
-    """An attribute that the value's type does not have: removed, misspelled, of another type, of a part of it."""
+    """An attribute that the value's type does not have: it was removed, misspelled, or belongs to another object."""
     frame = failure.frame
     if not fact.attribute:
         return None
@@ -193,45 +195,47 @@ def attribute_missing(fact: Fact, failure: Failure) -> Explanation | None:
         )
     if frame is None or failure.type.rpartition(".")[2] != "AttributeError":
         return None
-    found = _base(failure, frame, attribute)
-    if found is None:
+    place = _base(failure, frame, attribute)
+    if place is None:
         return None
-    source, node = found
+    source, node = place
     base = source.code(node)
     value = failure.without_attribute or failure.value(base)
     if value is not None and value.type not in (None, kind) and fact.type:
         value = None
     where = origin(failure, source, node, frame) if failure.source(frame) is not None else None
-    made = _made(where, found)
+    origin_text = _origin_sentence(where, place)
     what = f"`{base}` is the module `{fact.module}`" if fact.module else f"`{base}` is {a(kind)}"
     start = f"{what}, which has no `{attribute}` ({frame.place})"
     if (kind, attribute) in REPLACEMENTS:
-        return Explanation(f"{start}.{made}", REPLACEMENTS[kind, attribute].format(base))
+        return Explanation(f"{start}.{origin_text}", REPLACEMENTS[kind, attribute].format(base))
     if kind in WRAPPERS:
-        return Explanation(f"{start}.{made}", WRAPPERS[kind].format(base, attribute))
+        return Explanation(f"{start}.{origin_text}", WRAPPERS[kind].format(base, attribute))
     near = list(value.near or []) if value is not None else []
     defined = [name for name in _defined_attributes(failure, kind) if name != attribute]
     near = near or difflib.get_close_matches(attribute, defined, 1, 0.7)
     if near:
         return Explanation(
-            f"{start}; it has {listed([f'`{name}`' for name in near])}.{made if len(made) < 200 else ''}",
+            f"{start}; it has {listed([f'`{name}`' for name in near])}.{origin_text if len(origin_text) < 200 else ''}",
             f"Write `{base}.{near[0]}`.",
             replaced(failure.source(frame), frame.line, f"{base}.{attribute}", f"{base}.{near[0]}"),
         )
     for explanation in (
         _own_class(failure, frame, kind, attribute, start),
-        _parts(value, base, attribute, start, made),
-        _entries(value, base, kind, attribute, start, made),
-        _other_type(value, base, kind, attribute, start, made),
+        _parts(value, base, attribute, start, origin_text),
+        _entries(value, base, kind, attribute, start, origin_text),
+        _other_type(value, base, kind, attribute, start, origin_text),
     ):
         if explanation is not None:
             return explanation
     has = [str(name) for name in (value.has or []) if not str(name).startswith("_")] if value is not None else []
     names = has if kind != "module" else []
-    if not names and not made:
+    if not names and not origin_text:
         return None
     holds = f"; it has {listed([f'`{name}`' for name in names], 8)}" if names else ""
-    return Explanation(f"{start}{holds}.{made}", "Use one of the names that it has, or the object that was meant.")
+    return Explanation(
+        f"{start}{holds}.{origin_text}", "Use one of the names that it has, or the object that was meant."
+    )
 
 
 def _own_class(failure: Failure, frame: Frame, kind: str, attribute: str, start: str) -> Explanation | None:
@@ -251,11 +255,11 @@ def _own_class(failure: Failure, frame: Frame, kind: str, attribute: str, start:
             local = source.binding(attribute, init.end_lineno or 0) if init is not None else None
             if init is not None and (attribute in parameters(init) or (local is not None and local.line > init.lineno)):
                 as_parameter = attribute in parameters(init)
-                given = "a parameter" if as_parameter else "a local variable"
+                role = "a parameter" if as_parameter else "a local variable"
                 line = init.lineno if as_parameter or local is None else local.line
                 before = source.line(line).strip()
                 return Explanation(
-                    f"`{attribute}` is {given} of `{kind}.__init__` ({source.place(line)}) and is never stored in the "
+                    f"`{attribute}` is {role} of `{kind}.__init__` ({source.place(line)}) and is never stored in the "
                     f"object, so {frame.place} finds no `self.{attribute}`.",
                     f"Store it in `__init__`: `self.{attribute} = {attribute}`.",
                     None if as_parameter else replaced(source, line, before, f"self.{before}"),
@@ -268,7 +272,7 @@ def _own_class(failure: Failure, frame: Frame, kind: str, attribute: str, start:
     return None
 
 
-def _parts(value: Value | None, base: str, attribute: str, start: str, made: str) -> Explanation | None:
+def _parts(value: Value | None, base: str, attribute: str, start: str, origin_text: str) -> Explanation | None:
     """Name the parts of a module: the last one is its head."""
     if value is None or value.kind != "module" or not value.children:
         return None
@@ -278,30 +282,32 @@ def _parts(value: Value | None, base: str, attribute: str, start: str, made: str
     ]
     if value.type == "Sequential" and (attribute in SIZES or attribute in ("weight", "bias")) and sized:
         return Explanation(
-            f"{start}: it holds layers, {listed(names, 6)}.{made}",
+            f"{start}: it holds layers, {listed(names, 6)}.{origin_text}",
             f"Ask the layer in it: `{base}[{sized[-1]}].{attribute}`.",
         )
     last = value.children[-1][0]
     fix = f"`{base}.{last}`" if not str(last).isdigit() else f"`{base}[{last}]`"
     return Explanation(
-        f"{start}. Its parts are {listed(names, 8)}.{made}", f"Use the name that it has; the last part is {fix}."
+        f"{start}. Its parts are {listed(names, 8)}.{origin_text}", f"Use the name that it has; the last part is {fix}."
     )
 
 
 SIZES = ("in_features", "out_features", "in_channels", "out_channels", "num_features", "kernel_size")
 
 
-def _entries(value: Value | None, base: str, kind: str, attribute: str, start: str, made: str) -> Explanation | None:
-    """A key that is asked for like an attribute, or an attribute of the elements."""
+def _entries(
+    value: Value | None, base: str, kind: str, attribute: str, start: str, origin_text: str
+) -> Explanation | None:
+    """A key of a dict that is read as an attribute, or an attribute that only the elements have."""
     if value is None:
         return None
     keys = [str(key) for key in value.keys or ()]
     if keys and attribute in keys:
-        return Explanation(f"{start}: it is a dict with that key.{made}", f'Write `{base}["{attribute}"]`.')
+        return Explanation(f"{start}: it is a dict with that key.{origin_text}", f'Write `{base}["{attribute}"]`.')
     types = [str(name) for name in value.types or ()]
     if len(types) == 1 and kind in ("list", "tuple") and _knows(types[0], attribute):
         return Explanation(
-            f"{start}: it holds {value.length} {types[0]} objects, which have it.{made}",
+            f"{start}: it holds {value.length} {types[0]} objects, which have it.{origin_text}",
             f"Ask each element: `[part.{attribute} for part in {base}]`"
             + (f" (with its arguments), or one: `{base}[0].{attribute}`." if value.length else "."),
         )
@@ -315,13 +321,15 @@ def _knows(kind: str, attribute: str) -> bool:
     return hasattr(builtin[kind], attribute) if kind in builtin else attribute in others.get(kind, ())
 
 
-def _other_type(value: Value | None, base: str, kind: str, attribute: str, start: str, made: str) -> Explanation | None:
+def _other_type(
+    value: Value | None, base: str, kind: str, attribute: str, start: str, origin_text: str
+) -> Explanation | None:
     """An attribute that values of another type have."""
     owners = [(name, ways) for name, attributes, ways in OWNERS if attribute in attributes]
     if not owners or kind == "module":
         return None
     convertible = [ways[kind] for _, ways in owners if kind in ways]
-    text = f"{start}; {listed([name for name, _ in owners], 3)} have it.{made}"
+    text = f"{start}; {listed([name for name, _ in owners], 3)} have it.{origin_text}"
     if convertible:
         return Explanation(text, f"Convert it: `{convertible[-1].format(base)}.{attribute}`.")
     return Explanation(text, f"Look at where `{base}` got its value: it is not what this line expects.")

@@ -528,7 +528,8 @@ def _in_place(failure: Failure, made_by: str) -> list[tuple[Source, ast.stmt | a
                     and last_name(node.value.func) in ("item", "len", "size", "numel", "sum")
                 )
                 counted = number or any(word in dotted(node.target).lower().split("_") for word in counters)
-                target = node.target if not counted or _output_of(source, node, made_by) else None
+                if not counted or _holds_output(source, dotted(node.target), node.lineno, made_by):
+                    target = node.target
             elif (
                 isinstance(node, ast.Assign)
                 and isinstance(node.targets[0], ast.Subscript)
@@ -562,7 +563,7 @@ def _in_place(failure: Failure, made_by: str) -> list[tuple[Source, ast.stmt | a
             if target is None or not isinstance(node, ast.stmt):
                 continue
             name = dotted(target) or dotted(target.value) if isinstance(target, ast.Subscript) else dotted(target)
-            same = _made(source, name, node.lineno, made_by)
+            same = _holds_output(source, name, node.lineno, made_by)
             changes.append((same, source, node, source.code(node)))
     best = [change[1:] for change in changes if change[0]]
     forward_first = sorted(
@@ -572,16 +573,12 @@ def _in_place(failure: Failure, made_by: str) -> list[tuple[Source, ast.stmt | a
     return list(unique.values())
 
 
-def _made(source: Source, name: str, line: int, made_by: str) -> bool:
-    """Whether a name holds the output of an operator of autograd: `Sigmoid` of `torch.sigmoid(x)`."""
+def _holds_output(source: Source, name: str, line: int, made_by: str) -> bool:
+    """Whether a name holds the output of the operator that autograd names: `Sigmoid` for `torch.sigmoid(x)`."""
     binding = source.binding(name, line) if name and "." not in name else None
     maker = source.code(binding.value).lower() if binding and binding.value is not None else ""
     activation = "act" in maker and made_by.lower() in ("relu", "sigmoid", "tanh", "gelu")
     return bool(made_by) and (made_by.lower() in maker or activation)
-
-
-def _output_of(source: Source, node: ast.AugAssign, made_by: str) -> bool:
-    return _made(source, dotted(node.target), node.lineno, made_by)
 
 
 def _out_of_place(source: Source, node: ast.stmt | ast.expr) -> str:

@@ -88,11 +88,11 @@ def wrong_call(fact: Fact, failure: Failure) -> Explanation | None:
     if defined is not None and defined[0].class_at(defined[1].lineno) is not None and not first:
         return Explanation(f"`{code}`: {signature} lacks `self` as its first parameter.", "Add `self`.")
     takes = f"{signature} takes" if signature else f"`{callee}` takes"
-    given = fact.actual - hidden
-    several = f" If it takes one list, pass the {given} values as one: `[...]`." if fact.expected - hidden == 1 else ""
+    positional = fact.actual - hidden
+    expected = fact.expected - hidden
+    several = f" If it takes one list, pass the {positional} values as one: `[...]`." if expected == 1 else ""
     return Explanation(
-        f"`{code}` ({frame.place}) passes {count(given, 'argument')} by position, but {takes} "
-        f"{fact.expected - hidden}.",
+        f"`{code}` ({frame.place}) passes {count(positional, 'argument')} by position, but {takes} {expected}.",
         f"Pass as many as the function takes, or name them (`name=value`).{several}"
         if defined is None
         else "Pass as many as the function takes, or add a parameter.",
@@ -143,10 +143,10 @@ def _wrong_keyword(
     frame, argument = failure.frame, str(fact.argument)
     assert frame is not None
     if "unexpected" not in failure.message:
-        known = signature or f"`{callee}`"
+        function = signature or f"`{callee}`"
         return Explanation(
-            f"`{code}` passes `{argument}` twice, once by position and once by name: {known}.",
-            f"Remove one of the two; by position the values fill {known} from the left.",
+            f"`{code}` passes `{argument}` twice, once by position and once by name: {function}.",
+            f"Remove one of the two; by position the values fill {function} from the left.",
         )
     gone = REMOVED_ARGUMENTS.get(argument)
     if gone is not None and argument not in names:
@@ -222,13 +222,13 @@ def _missing(
             f"Make an instance first: `{owner or 'Model'}(...)`.",
         )
     if name == "forward" and place is not None:
-        made = origin(failure, place[0], place[1].func, frame)
-        if isinstance(made.node, ast.Name | ast.Attribute) and any(
-            list(s.classes(last_name(made.node))) for s in failure.all_sources()
+        definition = origin(failure, place[0], place[1].func, frame)
+        if isinstance(definition.node, ast.Name | ast.Attribute) and any(
+            list(s.classes(last_name(definition.node))) for s in failure.all_sources()
         ):
             return Explanation(
-                f"{text} `{made.code}` is the class and not an object of it.",
-                f"Make an instance first: `{made.code}(...)`.",
+                f"{text} `{definition.code}` is the class and not an object of it.",
+                f"Make an instance first: `{definition.code}(...)`.",
             )
         container = _called_by_container(failure)
         if container:

@@ -195,8 +195,8 @@ def optimizer_groups_differ(fact: Fact, failure: Failure) -> Explanation | None:
     source = failure.source(failure.frame)
     function = source.function_at(failure.frame.line) if source and failure.frame else None
     owner = place[1].func.value if place and isinstance(place[1].func, ast.Attribute) else None
-    made = origin(failure, place[0], owner, failure.frame) if place and owner is not None else None
-    here = next(((s, c) for s, c in builds if made is not None and c is made.node), None) or next(
+    definition = origin(failure, place[0], owner, failure.frame) if place and owner is not None else None
+    here = next(((s, c) for s, c in builds if definition is not None and c is definition.node), None) or next(
         ((s, c) for s, c in builds if s is source and source is not None and source.function_at(c.lineno) is function),
         None,
     )
@@ -270,19 +270,19 @@ def _sets_requires_grad(node: ast.AST) -> bool:
 
 @explains("scheduler_resume")
 def scheduler_of_a_new_optimizer(fact: Fact, failure: Failure) -> Explanation | None:
-    """A scheduler that goes on from an epoch, with an optimizer whose state was not loaded."""
+    """A scheduler that continues from `last_epoch` with an optimizer whose state was not loaded."""
     frame = failure.frame
     place = failing_call(failure, frame)
     if place is None or frame is None or not place[1].args:
         return None
     name = place[0].code(place[1].args[0])
     last = argument(place[1], -1, "last_epoch")
-    made = origin(failure, place[0], place[1].args[0], frame)
+    definition = origin(failure, place[0], place[1].args[0], frame)
     text = (
         f"`{place[0].code(place[1])}` ({frame.place}) goes on from an earlier epoch"
         + (f" (`last_epoch={place[0].code(last)}`)" if last is not None else "")
         + f", and for that it needs the `initial_lr` of the optimizer's groups. `{name}`"
-        + (f" (`{made.code}`, {made.place})" if made.node is not place[1].args[0] else "")
+        + (f" (`{definition.code}`, {definition.place})" if definition.node is not place[1].args[0] else "")
         + " is new and has no `initial_lr`: its saved state was not loaded."
     )
     saves = [(s, call) for s in failure.all_sources() for call in s.calls("save")]

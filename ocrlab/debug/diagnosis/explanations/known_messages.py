@@ -33,7 +33,7 @@ def _starting(blanks: Blanks) -> Mapping[str, object]:
     return {"wanted": "(batch, channels, height, width)" if "," in blanks["output"] else "(batch, channels, length)"}
 
 
-KNOWN: tuple[tuple[Any, ...], ...] = (  # pattern, rules
+MESSAGES: tuple[tuple[Any, ...], ...] = (  # pattern, rules
     # shapes
     (
         r"split_with_sizes expects split_sizes to sum exactly to (?P<size>\d+) \(input tensor's size at dimension "
@@ -1223,7 +1223,7 @@ KNOWN: tuple[tuple[Any, ...], ...] = (  # pattern, rules
         ),
     ),
 )
-COMPILED = tuple((re.compile(pattern), rules) for pattern, *rules in KNOWN)
+COMPILED = tuple((re.compile(pattern), rules) for pattern, *rules in MESSAGES)
 
 
 def explain_known(failure: Failure) -> Explanation | None:

@@ -112,8 +112,8 @@ def _subtraction(failure: Failure) -> tuple[Source, ast.AST] | None:
     if place is None or len(place[1].args) < 2:
         return None
     target = place[1].args[1]
-    made = origin(failure, place[0], target, failure.frame)
-    for source, node in ((place[0], target), (made.source, made.node)):
+    definition = origin(failure, place[0], target, failure.frame)
+    for source, node in ((place[0], target), (definition.source, definition.node)):
         for part in ast.walk(node):
             if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub) and constant(part.right) == 1:
                 return source, part
@@ -554,9 +554,9 @@ def index_without_axis(fact: Fact, failure: Failure) -> Explanation | None:
     name, of, code = place[0].code(index), place[0].code(base), place[0].code(call)
     value, table = failure.value(dotted(index)), failure.value(dotted(base))
     shape = value.shape if value is not None else None
-    known = f"{sizes(table.shape)}, " if table is not None and table.shape else ""
+    table_size = f"{sizes(table.shape)}, " if table is not None and table.shape else ""
     text = (
-        f"`{code}` ({failure.frame.place}) takes an index with as many axes as `{of}` ({known}one row for each "
+        f"`{code}` ({failure.frame.place}) takes an index with as many axes as `{of}` ({table_size}one row for each "
         f"sample), but `{name}` " + (f"is {sizes(shape)}." if shape is not None else "has another number of axes.")
     )
     if shape is not None and len(shape) == 1:

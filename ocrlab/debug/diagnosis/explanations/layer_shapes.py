@@ -455,17 +455,17 @@ def missing_axis(fact: Fact, failure: Failure) -> Explanation | None:
     if len(shape) == 2 and batched in (3, 4, 5) and channels == shape[1] != 1:
         tail, ones = ", None" * (batched - 2), ", 1" * (batched - 2)
         maker = _random_maker(failure, variable)
-        made = f" `{variable}` is made by `{maker[0]}` ({maker[1]})." if maker else ""
+        maker_text = f" `{variable}` is made by `{maker[0]}` ({maker[1]})." if maker else ""
         after = f"{variable}[:, :{tail}]"
         fix = f"Give it those axes: `{after}` is {sizes((*shape, *[1] * (batched - 2)))}"
         fix += f", or make it so: `{maker[0][:-1]}{ones})`." if maker else "."
         return Explanation(
             f"{text} `{variable}` has {shape[1]} values for each of {count(shape[0], 'sample')}, which is the number "
             f"of channels, but no {'length' if batched == 3 else 'height and width'}: a noise or latent vector goes "
-            f"in as a map of 1 x 1.{made}"
+            f"in as a map of 1 x 1.{maker_text}"
             if batched > 3
             else f"{text} `{variable}` has {shape[1]} channels for each of {count(shape[0], 'sample')}, but no "
-            f"length.{made}",
+            f"length.{maker_text}",
             fix,
             moved_edit(failure, variable, after),
         )

@@ -33,12 +33,12 @@ def layer_definitions(failure: Failure, *kinds: str) -> Iterator[tuple[Source, a
 def layer_definition(
     failure: Failure, kind: str, position: int, keyword: str, size: int
 ) -> tuple[Source, ast.Call, str] | None:
-    """Return the only call that builds a layer with a literal size, or the one that the failing module's name has."""
+    """Return the only call that builds a layer with a literal size, by preference under the failing module's name."""
     name = failing_layer(failure).rpartition(".")[2]
     matches = [
         (source, call, target)
         for source, call, target in layer_definitions(failure, kind, f"Lazy{kind}")
-        if (given := argument(call, position, keyword)) is not None and literal(failure, source, given) == size
+        if (size_node := argument(call, position, keyword)) is not None and literal(failure, source, size_node) == size
     ]
     by_name = [match for match in matches if name and match[2].rpartition(".")[2] == name]
     chosen = by_name or matches

@@ -506,10 +506,10 @@ def special_method_missing(fact: Fact, failure: Failure) -> Explanation | None:
             v for f in failure.frames for n, v in f.values.items() if n in ("self", "dataset") and v.kind == "dataset"
         ]
         kind = str(sets[-1].type) if sets else ""
-    found = next(((s, c) for s in failure.all_sources() for c in s.classes(kind)), None)
-    if not method or found is None or (kind in _own_modules(failure) and method in ("__iter__", "__len__")):
+    definition = next(((s, c) for s in failure.all_sources() for c in s.classes(kind)), None)
+    if not method or definition is None or (kind in _own_modules(failure) and method in ("__iter__", "__len__")):
         return None
-    source, owner = found
+    source, owner = definition
     bases = [source.code(base) for base in owner.bases]
     own = [node.name for node in owner.body if isinstance(node, ast.FunctionDef)]
     nested = [n for n in ast.walk(owner) if isinstance(n, ast.FunctionDef) and n.name == method and n not in owner.body]
@@ -583,8 +583,8 @@ def _static_type(failure: Failure, source: Source, node: ast.expr) -> str:
     live = live_type(failure, node)
     if live or isinstance(node, ast.Constant):
         return live or type(node.value).__name__  # type: ignore[attr-defined]
-    made = origin(failure, source, node, failure.frame).node
-    return last_name(made.func) if isinstance(made, ast.Call) else ""
+    definition = origin(failure, source, node, failure.frame).node
+    return last_name(definition.func) if isinstance(definition, ast.Call) else ""
 
 
 def _own_modules(failure: Failure) -> set[str]:

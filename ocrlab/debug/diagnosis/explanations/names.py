@@ -94,9 +94,9 @@ def name_in_script(fact: Fact, failure: Failure) -> Explanation | None:
             f"`{name}` is defined at {source.place(line_of)}, which had not run yet when {frame.place} needed it.",
             "Move the definition above the call that uses it (out of `if __name__ == ...`), or pass it as an argument.",
         )
-    found = local_name(name, source, frame.place, source.function_at(frame.line))
-    if found is not None:
-        return found
+    explanation = local_name(name, source, frame.place, source.function_at(frame.line))
+    if explanation is not None:
+        return explanation
     names = sorted(
         {node.id for node in source.nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         | {node.name for node in source.nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
@@ -108,7 +108,7 @@ def name_in_script(fact: Fact, failure: Failure) -> Explanation | None:
 
 
 def local_name(name: str, source: Source, place: str, here: ast.FunctionDef | None = None) -> Explanation | None:
-    """Return the explanation of a name that another function than `here` has for itself."""
+    """Return the explanation of a name that is local to another function than `here`; None where none has it."""
     for function in (n for n in source.nodes if isinstance(n, ast.FunctionDef) and n is not here):
         bound = next(iter(source._bindings(function, name)), None)
         if bound is not None or name in parameters(function):
@@ -191,12 +191,12 @@ def _unbound(name: str, failure: Failure, source: Source, frame: Frame) -> Expla
             node = node.orelse[0]
             tests.append(source.code(node.test))
         conditions = " or ".join(f"`{test}`" for test in tests)
-        values = {n.id for test in tests for n in ast.walk(ast.parse(test, mode="eval")) if isinstance(n, ast.Name)}
-        known = [
-            f"`{n}` is {v.text}" for n in sorted(values) if (v := failure.value(n)) is not None and v.text is not None
-        ]
+        operands = {n.id for test in tests for n in ast.walk(ast.parse(test, mode="eval")) if isinstance(n, ast.Name)}
+        listing = ", ".join(
+            f"`{n}` is {v.text}" for n in sorted(operands) if (v := failure.value(n)) is not None and v.text is not None
+        )
         return Explanation(
-            f"{start}, only if {conditions} holds, and here none does{' (' + ', '.join(known) + ')' if known else ''}.",
+            f"{start}, only if {conditions} holds, and here none does{f' ({listing})' if listing else ''}.",
             f"Add an `else` that gives `{name}` a value or raises an error that names the unexpected case.",
         )
     if isinstance(block, ast.Try):
@@ -230,7 +230,7 @@ MAX_FILES = 2000  # files of the program's folder among which a module is looked
 
 @explains("removed_api", general=True)
 def import_that_fails(fact: Fact, failure: Failure) -> Explanation | None:
-    """A module that is not found, files that import each other, a name that a module does not have."""
+    """A module that is missing, files that import each other, or a name that a module does not define."""
     frame, module, name = failure.frame, str(fact.module), str(fact.attribute or "")
     if frame is None or ("No module named" not in failure.message and not name):
         return None
@@ -257,12 +257,12 @@ def import_that_fails(fact: Fact, failure: Failure) -> Explanation | None:
         return None
     top = module.partition(".")[0]
     here = Path(frame.file).parent
-    found = _module_file(here, module) if frame.cell is None else None
-    if found is not None:
+    file = _module_file(here, module) if frame.cell is None else None
+    if file is not None:
         return Explanation(
             f"`{code}` ({frame.place}) finds no module `{module}`: Python looks in the folder of the script that "
-            f"was started and among the installed packages, and the file is {found}.",
-            f"Start the program in the folder above it (`python -m package.script` in {found.parent.parent}), or "
+            f"was started and among the installed packages, and the file is {file}.",
+            f"Start the program in the folder above it (`python -m package.script` in {file.parent.parent}), or "
             "install the project with `pip install -e .`.",
         )
     near = difflib.get_close_matches(top, [*sys.stdlib_module_names, *PACKAGES, *LIBRARIES], 1, 0.8)

@@ -103,9 +103,9 @@ def name_not_defined(fact: Fact, failure: Failure) -> Explanation | None:
             "Use the folder of the notebook: `Path.cwd()`.",
         )
     for other in failure.cells:
-        found = local_name(name, other.source, f"cell {cell.number}")
-        if found is not None:
-            return found
+        explanation = local_name(name, other.source, f"cell {cell.number}")
+        if explanation is not None:
+            return explanation
     used = sorted(
         {
             node.id
@@ -140,13 +140,13 @@ def class_of_an_earlier_run(fact: Fact, failure: Failure) -> Explanation | None:
     if not classes:
         return None
     changed = classes[-1][0]
-    made = [
+    old_calls = [
         (c, call) for c in before for call in c.source.calls(str(fact.type)) if (c.count or 0) < (changed.count or 0)
     ]
     again = [c for c in before if list(c.source.calls(str(fact.type))) and (c.count or 0) >= (changed.count or 0)]
-    if not made or again:
+    if not old_calls or again:
         return None
-    maker, call = made[-1]
+    maker, call = old_calls[-1]
     return Explanation(
         f"The object was made by `{maker.source.code(call)}` in cell {maker.number}, before cell {changed.number} "
         f"defined the class `{fact.type}` again: an object keeps the class that it was made with, which has no "
@@ -415,7 +415,7 @@ def _assigned(cell: Cell, name: str) -> ast.stmt | None:
     "state_dict",
 )
 def made_before_a_change(fact: Fact, failure: Failure) -> Explanation | None:
-    """A value that was made with what another cell has changed since: its cell was not run again."""
+    """A stale value: another cell has changed what it was computed from, and its own cell was not run again."""
     cell = failing_cell(failure)
     if cell is None:
         return None
@@ -423,10 +423,10 @@ def made_before_a_change(fact: Fact, failure: Failure) -> Explanation | None:
     numbers = {n for value in fact.values.values() for n in (value if isinstance(value, tuple) else (value,))}
     for name in loaded_names(failure, cell):
         maker = next((c for c in reversed(before) if _assigned(c, name)), None)
-        made = _assigned(maker, name) if maker is not None else None
-        if maker is None or made is None:
+        assignment = _assigned(maker, name) if maker is not None else None
+        if maker is None or assignment is None:
             continue
-        read = {n.id for n in ast.walk(made) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        read = {n.id for n in ast.walk(assignment) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         for part in sorted(read):
             changer = next((c for c in reversed(before) if _assigned(c, part)), None)
             change = _assigned(changer, part) if changer is not None else None

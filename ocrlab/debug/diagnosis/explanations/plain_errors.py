@@ -12,7 +12,7 @@ from ocrlab.debug.diagnosis.explanations.source import Source, dotted, last_name
 
 
 def described(value: Value) -> str:
-    """Return what is known of a value in a few words: a shape, a number, a length."""
+    """Describe a value in a few words: its shape, its text or its length, else its type."""
     if value.shape is not None:
         return f"{sizes(value.shape)} {value.dtype or ''}".strip()
     if value.text is not None and value.kind in ("plain", "text", "path"):
@@ -25,15 +25,13 @@ def described(value: Value) -> str:
 def named_values(failure: Failure, source: Source, node: ast.AST) -> str:
     """Return `a` is 3 and `b` is (4, 1), for the names of an expression whose values are known."""
     names = [dotted(part) for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute)]
-    values = {name: failure.value(name) for name in names if name}
-    known = [
-        (name, value)
-        for name, value in values.items()
-        if value is not None and value.kind not in ("callable", "object")
-    ]
-    longer = [name for name, _ in known]
-    shown = [(name, value) for name, value in known if not any(other.startswith(f"{name}.") for other in longer)]
-    return listed([f"`{name}` is {described(value)}" for name, value in shown], 4)
+    values = {
+        name: value
+        for name in names
+        if name and (value := failure.value(name)) is not None and value.kind not in ("callable", "object")
+    }
+    shown = [name for name in values if not any(other.startswith(f"{name}.") for other in values)]
+    return listed([f"`{name}` is {described(values[name])}" for name in shown], 4)
 
 
 @explains("assertion", general=True)
@@ -46,9 +44,10 @@ def assertion_of_the_program(fact: Fact, failure: Failure) -> Explanation | None
     values = named_values(failure, source, statement.test)
     code = source.code(statement.test)
     places = []
-    for part in ast.walk(statement.test):
-        if isinstance(part, ast.Name) and (made := origin(failure, source, part, frame)).node is not part and made.code:
-            places.append(f" `{part.id}` comes from `{made.code[:100]}` ({made.place}).")
+    for part in (node for node in ast.walk(statement.test) if isinstance(node, ast.Name)):
+        definition = origin(failure, source, part, frame)
+        if definition.node is not part and definition.code:
+            places.append(f" `{part.id}` comes from `{definition.code[:100]}` ({definition.place}).")
     text = f"The program demands `{code}` ({frame.place}), and that does not hold{f': {values}' if values else ''}."
     return Explanation(
         text + "".join(dict.fromkeys(places[:2])),
@@ -187,21 +186,21 @@ def read_a_second_time(fact: Fact, failure: Failure) -> Explanation | None:
         return None
     node = place[1].args[0]
     node = node.generators[0].iter if isinstance(node, ast.GeneratorExp | ast.ListComp) else node
-    made = origin(failure, source, node, frame)
-    once = isinstance(made.node, ast.GeneratorExp) or (
-        isinstance(made.node, ast.Call) and last_name(made.node.func) in ONE_PASS
+    definition = origin(failure, source, node, frame)
+    once = isinstance(definition.node, ast.GeneratorExp) or (
+        isinstance(definition.node, ast.Call) and last_name(definition.node.func) in ONE_PASS
     )
     name = dotted(node)
-    if not once or made.node is node or not name:
+    if not once or definition.node is node or not name:
         return None
-    text = made.code.strip("()") if isinstance(made.node, ast.GeneratorExp) else made.code
+    text = definition.code.strip("()") if isinstance(definition.node, ast.GeneratorExp) else definition.code
     for other in failure.all_sources():
         for use in (n for n in other.nodes if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)):
             if other is not source or use.lineno < frame.line:
                 code = other.code(other.statement_at(use.lineno)).partition("\n")[0][:100]
                 return Explanation(
-                    f"`{name}` (`{made.code}`, {made.place}) can be read once, and `{code}` ({other.place(use)}) "
-                    "has read it to its end: nothing is left here.",
+                    f"`{name}` (`{definition.code}`, {definition.place}) can be read once, and `{code}` "
+                    f"({other.place(use)}) has read it to its end: nothing is left here.",
                     f"Make a list of it where it is made: `{name} = list({text})`.",
                 )
     return None
@@ -218,12 +217,12 @@ def operator_without_meaning(fact: Fact, failure: Failure) -> Explanation | None
     code = source.code(node)
     left, right = str(fact.left_type).rpartition(".")[2], str(fact.right_type).rpartition(".")[2]
     operator = str(fact.operator or "").strip()
-    made = []
+    origins = []
     for side in ast.iter_child_nodes(node):
         if isinstance(side, ast.expr) and failure.source(frame) is source:
             where = origin(failure, source, side, frame)
             if where.node is not side and where.code and len(where.code) < 120:
-                made.append(f" `{source.code(side)}` comes from `{where.code}` ({where.place}).")
+                origins.append(f" `{source.code(side)}` comes from `{where.code}` ({where.place}).")
     types = {left, right}
     containers = types & {"list", "tuple", "dict", "set"}
     text = f"`{code}` ({frame.place}) joins {a(left)} and {a(right)} by `{operator}`, which they do not know."
@@ -244,4 +243,4 @@ def operator_without_meaning(fact: Fact, failure: Failure) -> Explanation | None
         fix = "Convert one side to the type of the other: `torch.from_numpy(x)`, `x.numpy()`."
     else:
         fix = "Convert one side to the type of the other, or take the number out of it."
-    return Explanation(f"{text}{''.join(made[:2])}", fix)
+    return Explanation(f"{text}{''.join(origins[:2])}", fix)

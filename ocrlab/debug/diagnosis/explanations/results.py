@@ -88,7 +88,7 @@ def live_type(failure: Failure, node: ast.expr) -> str:
 
 @explains("no_attribute", "wrong_argument", "operands", "not_iterable", "array_index", "not_callable")
 def result_of_another_kind(fact: Fact, failure: Failure) -> Explanation | None:
-    """The value that a call returned is not the one that the program goes on with."""
+    """A call that returned another kind of value than the program expects."""
     names = [fact.type or fact.actual or fact.left_type, fact.right_type]
     for kind in dict.fromkeys(str(name).rpartition(".")[2] for name in names if name):
         piped = _piped(failure) if kind == "tuple" else None
@@ -97,50 +97,50 @@ def result_of_another_kind(fact: Fact, failure: Failure) -> Explanation | None:
         where = operand(fact, failure, kind)
         if where is None:
             continue
-        made = origin(failure, where.source, where.node, where.frame)
-        call = made.node if isinstance(made.node, ast.Call) else None
+        definition = origin(failure, where.source, where.node, where.frame)
+        call = definition.node if isinstance(definition.node, ast.Call) else None
         for explanation in (
-            _report(failure, where, made, kind),
-            _fields(failure, where, made, kind, str(fact.type or fact.actual or "")),
-            _several(failure, where, made, call) if kind == "tuple" else None,
+            _report(failure, where, definition, kind),
+            _fields(failure, where, definition, kind, str(fact.type or fact.actual or "")),
+            _several(failure, where, definition, call) if kind == "tuple" else None,
             _batch(failure, where) if kind in ("list", "tuple") else None,
-            _nothing(failure, where, made, call) if kind == "NoneType" else None,
-            _number(failure, where, made, call) if kind in ("float", "int") else None,
+            _nothing(failure, where, definition, call) if kind == "NoneType" else None,
+            _number(failure, where, definition, call) if kind in ("float", "int") else None,
         ):
             if explanation is not None:
                 return explanation
     return None
 
 
-def _report(failure: Failure, where: Origin, made: Origin, kind: str) -> Explanation | None:
+def _report(failure: Failure, where: Origin, definition: Origin, kind: str) -> Explanation | None:
     """`model = Net().load_state_dict(state)`."""
     if kind != "_IncompatibleKeys":
         return None
-    name, call = where.code, made.node
+    name, call = where.code, definition.node
     text = (
         f"`{name}` is not the model: it is the report of missing and unexpected keys that `load_state_dict` returns. "
         "`load_state_dict` loads into the model in place."
     )
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return Explanation(text, "Load without assigning: `model = Net()`, then `model.load_state_dict(state)`.")
-    statement = made.source.statement_at(call.lineno)
-    before, base = made.source.code(statement), made.source.code(call.func.value)
-    arguments = made.source.code(call).removeprefix(base)
+    statement = definition.source.statement_at(call.lineno)
+    before, base = definition.source.code(statement), definition.source.code(call.func.value)
+    arguments = definition.source.code(call).removeprefix(base)
     lines = f"{name}{arguments}" if base == name else f"{name} = {base}; {name}{arguments}"
     shown = " and then ".join(f"`{line}`" for line in lines.split("; "))
     return Explanation(
-        f"{text} `{before}` ({made.place}) gave the report the name.",
+        f"{text} `{before}` ({definition.place}) gave the report the name.",
         f"Do not assign what it returns: {shown}{', on two lines' if '; ' in lines else ''}.",
-        replaced(made.source, call.lineno, before, lines),
+        replaced(definition.source, call.lineno, before, lines),
     )
 
 
-def _fields(failure: Failure, where: Origin, made: Origin, kind: str, full: str) -> Explanation | None:
-    """A named tuple or a dict of outputs, of which one is the prediction."""
+def _fields(failure: Failure, where: Origin, definition: Origin, kind: str, full: str) -> Explanation | None:
+    """A named tuple or dict of outputs, where the program needs one of them."""
     value = failure.value(dotted(where.node)) if dotted(where.node) else None
     fields = [str(name) for name in (value.fields or value.keys or ())] if value is not None else []
     code = where.code
-    source_of = f" It comes from `{made.code}` ({made.place})." if made.node is not where.node else ""
+    source_of = f" It comes from `{definition.code}` ({definition.place})." if definition.node is not where.node else ""
     holds = f" with the fields {listed([f'`{name}`' for name in fields], 6)}" if fields else ""
     main = next((name for name in MAIN_FIELDS if name in fields), "")
     if kind in AUXILIARY:
@@ -184,21 +184,21 @@ def layer_kind(failure: Failure, call: ast.Call, source: Source) -> str:
     return last_name(built.node.func) if isinstance(built.node, ast.Call) else ""
 
 
-def _several(failure: Failure, where: Origin, made: Origin, call: ast.Call | None) -> Explanation | None:
+def _several(failure: Failure, where: Origin, definition: Origin, call: ast.Call | None) -> Explanation | None:
     """The tuple of a recurrent layer, of attention, or of a function with several results."""
     if call is None:
         return None
-    kind = layer_kind(failure, call, made.source)
+    kind = layer_kind(failure, call, definition.source)
     contents = SEVERAL.get(kind) or FUNCTIONS.get(last_name(call.func))
     if contents is None:
         return None
-    code, name = made.code, kind or last_name(call.func)
+    code, name = definition.code, kind or last_name(call.func)
     edit: Edit | None = None
     target = where.code
     if call is not where.node:
-        edit = replaced(made.source, call.lineno, f"{target} = {code}", f"{target}, _ = {code}")
+        edit = replaced(definition.source, call.lineno, f"{target} = {code}", f"{target}, _ = {code}")
     return Explanation(
-        f"`{target}` is a tuple: `{code}` ({made.place}) calls `{name}`, which returns {contents}.",
+        f"`{target}` is a tuple: `{code}` ({definition.place}) calls `{name}`, which returns {contents}.",
         f"Take the first: `{target}, _ = {code}`, or `{code}[0]`.",
         edit,
     )
@@ -264,36 +264,37 @@ def _batch(failure: Failure, where: Origin) -> Explanation | None:
     )
 
 
-def _nothing(failure: Failure, where: Origin, made: Origin, call: ast.Call | None) -> Explanation | None:
+def _nothing(failure: Failure, where: Origin, definition: Origin, call: ast.Call | None) -> Explanation | None:
     """The None of a method that works in place."""
     if call is None or call is where.node:
         return None
-    method, code = last_name(call.func), made.code
+    method, code = last_name(call.func), definition.code
     inplace = argument(call, -1, "inplace")
     if isinstance(inplace, ast.Constant) and inplace.value is True:
         return Explanation(
-            f"`{where.code}` is None: `{code}` ({made.place}) works in place (`inplace=True`) and returns None.",
+            f"`{where.code}` is None: `{code}` ({definition.place}) works in place (`inplace=True`) and returns None.",
             "Remove `inplace=True`, or do not assign what it returns.",
         )
     if method not in IN_PLACE or not isinstance(call.func, ast.Attribute):
         return None
-    base = made.source.code(call.func.value)
+    base = definition.source.code(call.func.value)
     shuffled = method == "shuffle" and call.args
-    changed = made.source.code(call.args[0]) if shuffled else base
+    changed = definition.source.code(call.args[0]) if shuffled else base
     return Explanation(
-        f"`{where.code}` is None: `{code}` ({made.place}) changes `{changed}` in place and returns None.",
+        f"`{where.code}` is None: `{code}` ({definition.place}) changes `{changed}` in place and returns None.",
         f"Do not assign it: `{code}` on a line of its own, then use `{changed}`.",
     )
 
 
-def _number(failure: Failure, where: Origin, made: Origin, call: ast.Call | None) -> Explanation | None:
+def _number(failure: Failure, where: Origin, definition: Origin, call: ast.Call | None) -> Explanation | None:
     """The Python number of `.item()` where a tensor is needed."""
     place = failing_call(failure, failure.frame, "backward")
     if call is None or last_name(call.func) != "item" or place is None or not isinstance(call.func, ast.Attribute):
         return None
-    base = made.source.code(call.func.value)
+    base = definition.source.code(call.func.value)
     return Explanation(
-        f"`{where.code}` is a Python number without a graph: `{made.code}` ({made.place}) took it out of the tensor.",
+        f"`{where.code}` is a Python number without a graph: `{definition.code}` ({definition.place}) took it out of "
+        "the tensor.",
         f"Call `backward()` on the tensor, and take `.item()` for the log only: `{where.code} = {base}`.",
-        replaced(made.source, call.lineno, made.code, base),
+        replaced(definition.source, call.lineno, definition.code, base),
     )

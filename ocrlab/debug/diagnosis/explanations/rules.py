@@ -45,9 +45,9 @@ class Blanks:
     def __init__(self, parts: Mapping[str, Any], failure: Failure, calls: tuple[str, ...] = ()) -> None:
         self.parts = dict(parts)
         self.failure, self.frame = failure, failure.frame
-        found = failing_call(failure, self.frame, *calls)
-        self.source: Source | None = found[0] if found else None
-        self.node = found[1] if found else None
+        place = failing_call(failure, self.frame, *calls)
+        self.source: Source | None = place[0] if place else None
+        self.node = place[1] if place else None
 
     def fill(self, text: str) -> str:
         """Return a text with its blanks filled; raises KeyError."""
@@ -149,18 +149,18 @@ class Blanks:
         return sizes(shape)
 
     def _of_dtype(self, node: ast.expr) -> str:
-        return self._known(self.value(node).dtype)
+        return self._as_text(self.value(node).dtype)
 
     def _of_type(self, node: ast.expr) -> str:
-        return self._known(self.value(node).type)
+        return self._as_text(self.value(node).type)
 
     def _of_value(self, node: ast.expr) -> str:
         number = constant(node)
-        return str(number) if number is not None else self._known(self.value(node).text)
+        return str(number) if number is not None else self._as_text(self.value(node).text)
 
     def _of_length(self, node: ast.expr) -> str:
         value = self.value(node)
-        return self._known(value.length if value.length is not None else (value.shape or (None,))[0])
+        return self._as_text(value.length if value.length is not None else (value.shape or (None,))[0])
 
     def _of_keys(self, node: ast.expr) -> str:
         value = self.value(node)
@@ -170,7 +170,8 @@ class Blanks:
         return listed([f"`{name}`" for name in names], 8)
 
     @staticmethod
-    def _known(fact: object) -> str:
+    def _as_text(fact: object) -> str:
+        """Return a fact as text; raises KeyError for one that is unknown."""
         if fact is None:
             raise KeyError
         return str(fact)
@@ -195,7 +196,7 @@ class Blanks:
 
 
 def explain_by(rules: tuple[Rule, ...], parts: Mapping[str, Any], failure: Failure) -> Explanation | None:
-    """Return what the first of some rules says whose blanks can be filled."""
+    """Return the explanation of the first rule whose blanks can all be filled; None where there is no such rule."""
     for rule in rules:
         blanks = Blanks(parts, failure, rule.calls)
         try:

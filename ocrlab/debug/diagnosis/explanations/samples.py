@@ -502,8 +502,8 @@ def name_without_its_folder(fact: Fact, failure: Failure) -> Explanation | None:
         iterated = loop.iter if isinstance(loop, ast.For) else None
         if iterated is None or not isinstance(loop, ast.For):
             continue
-        made = origin(failure, source, iterated, frame)
-        if any(part is call for part in [*ast.walk(iterated), *ast.walk(made.node)]):
+        definition = origin(failure, source, iterated, frame)
+        if any(part is call for part in [*ast.walk(iterated), *ast.walk(definition.node)]):
             name = source.code(loop.target)
             after = f"os.path.join({folder}, {name})"
             code = frame.code
@@ -762,12 +762,12 @@ def iterator_at_its_end(fact: Fact, failure: Failure) -> Explanation | None:
         return None
     source, node = place[0], place[1].args[0]
     name = source.code(node)
-    made = origin(failure, source, node, frame)
-    call = made.node if isinstance(made.node, ast.Call) else None
+    definition = origin(failure, source, node, frame)
+    call = definition.node if isinstance(definition.node, ast.Call) else None
     text = f"`{name}` has come to its end ({frame.place})"
     if call is not None and last_name(call.func) == "iter" and call.args:
-        container = made.source.code(call.args[0])
-        loader = failure.value(container, made.frame) or failure.value(container)
+        container = definition.source.code(call.args[0])
+        loader = failure.value(container, definition.frame) or failure.value(container)
         batches, outer = _batches(loader), source.enclosing(frame.line, ast.For)
         if call is node:
             return Explanation(
@@ -796,7 +796,7 @@ def iterator_at_its_end(fact: Fact, failure: Failure) -> Explanation | None:
             f"Start it again when it ends: `except StopIteration: {name} = iter({container})` and take the next one"
             f"{zipped}.",
         )
-    code = f" (`{made.code}`, {made.place})" if made.node is not node else ""
+    code = f" (`{definition.code}`, {definition.place})" if definition.node is not node else ""
     return Explanation(
         f"{text}{code}: an iterator or a generator gives its values once, and all of them were taken.",
         f"Make it anew before it is read again, keep the values in a list (`list({name})`), or give a default: "

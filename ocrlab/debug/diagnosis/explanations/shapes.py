@@ -67,8 +67,8 @@ def wrong_concatenation(fact: Fact, failure: Failure) -> Explanation | None:
         f"{fact.axis if fact.axis is not None else 1}{where}."
     )
     flat = any(len(v.shape or ()) < 3 for name in parts if (v := failure.value(name)) is not None)
-    known = list(failure.all_sources())
-    halved = not known or any(next(source.calls(*HALVING), None) is not None for source in known)
+    sources = list(failure.all_sources())
+    halved = not sources or any(next(source.calls(*HALVING), None) is not None for source in sources)
     if abs(first - second) > 4 or first < 3 or flat or not halved:
         axis = fact.differing_axis if fact.differing_axis is not None else 0 if fact.axis == 1 else None
         other = f" along axis {axis}: `dim={axis}`" if axis is not None else " along the axis in which they differ"
@@ -205,7 +205,7 @@ def wrong_broadcast(fact: Fact, failure: Failure) -> Explanation | None:
             "extra element (a start, an end or a class token).",
             "Make both sides equal: pad the input to an even size, or cut one element off the longer side.",
         )
-    makers = [made for name in (a, b) if (made := _sized_by(failure, name, (x, y)))]
+    makers = [maker for name in (a, b) if (maker := _sized_by(failure, name, (x, y)))]
     return Explanation(
         f"{text}{' '.join(['', *makers])}",
         f"Make both {max(x, y)} long in that axis where they are built, or slice the longer one to {min(x, y)}.",
@@ -232,7 +232,7 @@ def _value_for_each_channel(
 
 
 def _sized_by(failure: Failure, name: str, numbers: tuple[int, int]) -> str:
-    """Say where an operand is made with one of two sizes written into the call."""
+    """Say where a call creates an operand with one of two literal sizes."""
     source = failure.source(failure.frame)
     statement = source.statement_at(failure.frame.line) if source and failure.frame else None
     node = (

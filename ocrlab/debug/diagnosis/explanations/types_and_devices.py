@@ -610,24 +610,24 @@ DOUBLE = ("array", "asarray", "zeros", "ones", "full", "linspace", "empty", "eye
 
 
 def double_constant(failure: Failure, where: Origin, steps: int = 6) -> tuple[Origin, Origin] | None:
-    """Return the numpy array without a dtype that takes part in an expression, and the expression; both float64."""
+    """Return the float64 array that numpy created without a dtype, and the expression that uses it."""
     node = where.node
     if (isinstance(node, ast.Call) and last_name(node.func) in ("astype", "float", "float32")) or steps <= 0:
         return None
     for part in ast.walk(node):
         if not isinstance(part, ast.Name | ast.Attribute) or not isinstance(part.ctx, ast.Load):
             continue
-        made = origin(failure, where.source, part, where.frame)
-        if made.node is part:
+        definition = origin(failure, where.source, part, where.frame)
+        if definition.node is part:
             continue
-        call = made.node
+        call = definition.node
         root = dotted(call.func).partition(".")[0] if isinstance(call, ast.Call) else ""
         if isinstance(call, ast.Call) and root in ("np", "numpy") and last_name(call.func) in DOUBLE:
             floats = last_name(call.func) not in ("array", "asarray", "full") or any(
                 isinstance(n, ast.Constant) and isinstance(n.value, float) for n in ast.walk(call)
             )
             if floats and argument(call, 1, "dtype") is None and isinstance(node, ast.BinOp):
-                return Origin(made.source, call, made.frame, dotted(part)), where
-        elif (deeper := double_constant(failure, made, steps - 1)) is not None:
+                return Origin(definition.source, call, definition.frame, dotted(part)), where
+        elif (deeper := double_constant(failure, definition, steps - 1)) is not None:
             return deeper
     return None

@@ -87,9 +87,9 @@ def explain_self_deadlock(frames: Sequence[Frame]) -> str:
 
 
 def explain_own_wait(frames: Sequence[Frame]) -> str:
-    """Return in words that a thread waits for an object which its own call has made; '' where its source shows none.
+    """Say that a thread waits for an object that its own call has created; '' where the source does not show one.
 
-    Such an object is not a lock that was copied by a fork.
+    Such an object is not a lock that a fork has copied.
     """
     own = stack_patterns.own([frame for frame in frames if frame.line])
     if own is None or (tree := _parsed(own.file)) is None:
@@ -101,12 +101,12 @@ def explain_own_wait(frames: Sequence[Frame]) -> str:
             continue
         method, receiver = call.func.attr, call.func.value  # type: ignore[attr-defined]
         assigned = [receiver] if isinstance(receiver, ast.Call) else _assigned(around, receiver)
-        made = [node.lineno for node in assigned if node.lineno <= own.line]
-        if made:
+        lines = [node.lineno for node in assigned if node.lineno <= own.line]
+        if lines:
             name, ends = ast.unparse(receiver), WAITS.get(method, ())
             others = [other for end in ends for other in _of(tree, end, name) if other is not call]
             alone = f", and no line of {short(own.file)} ends the wait" if ends and not others else ""
-            return f"the same call has made `{name}` (line {made[-1]}){alone}"
+            return f"the same call has made `{name}` (line {lines[-1]}){alone}"
     return ""
 
 

@@ -107,11 +107,11 @@ class BatchContents:
             value = tensor.flatten().index_select(0, place.reshape(1))
 
             def use(figures: list[Tensor]) -> None:
-                count, position, found = int(figures[0]), int(figures[1]), figures[2].item()
+                count, position, wrong_value = int(figures[0]), int(figures[1]), figures[2].item()
                 if count and not stats.broken:
                     mask = torch.zeros(tensor_shape, dtype=torch.bool)
                     mask.view(-1)[position] = True
-                    shown = f"{found:g}" if isinstance(found, float) else str(found)
+                    shown = f"{wrong_value:g}" if isinstance(wrong_value, float) else str(wrong_value)
                     where = f"{shown} ({count} of {mask.numel()} values) in {in_batch(name)}, {position_text(mask)}"
                     stats.broken = f"batch {batch} held {where}"
 

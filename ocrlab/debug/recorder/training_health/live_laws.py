@@ -166,9 +166,9 @@ class LiveLaws:
         for scheduler in schedulers_of(self.optimizers):
             yield from _wrong_period(scheduler, steps)
         yield from self._still(steps)
-        known = set(self.train_rows)
-        calls = [(rows, sum(row in known for row in rows)) for rows in self.valid_rows]
-        # a whole batch of training samples is an evaluation of the training set, which is meant
+        train_rows = set(self.train_rows)
+        calls = [(rows, sum(row in train_rows for row in rows)) for rows in self.valid_rows]
+        # a batch of nothing but training samples is a deliberate evaluation of the training set
         mixed = [row for rows, met in calls if met < len(rows) for row in rows]
         if mixed and (text := overlap(self.train_rows, dict.fromkeys(mixed))):
             yield f"{text}: validation does not measure new samples. Split before a source is repeated or augmented"
@@ -220,22 +220,22 @@ class LiveLaws:
 
 
 def _wrong_period(scheduler: Any, steps: int) -> Iterator[str]:
-    """Yield that a schedule was planned for other units than it was stepped in, by the length that it was given."""
+    """Report a schedule that was planned in epochs and stepped once a batch, or the other way round."""
     for owner in (scheduler, *getattr(scheduler, "_schedulers", ())):
         keywords = [getattr(f, "keywords", None) or {} for f in getattr(owner, "lr_lambdas", ())]
         planned = [getattr(owner, "T_max", 0), getattr(owner, "total_steps", 0) or 0]
         planned += [k.get("num_training_steps", 0) for k in keywords]
         length, count = max(planned), int(getattr(owner, "last_epoch", 0) or 0)
         name = type(owner).__name__
-        made = f"{name} was made for {length} steps of its own and was stepped {count} times in {steps} updates"
+        text = f"{name} was made for {length} steps of its own and was stepped {count} times in {steps} updates"
         if length and steps >= STEPS and count > TURNS * length and getattr(owner, "T_max", 0):
             yield (
-                f"{made}: the rate fell and rose {count // length} times. Is it made for epochs, and stepped once a"
+                f"{text}: the rate fell and rose {count // length} times. Is it made for epochs, and stepped once a"
                 " batch? Step it once an epoch, or give it the number of all batches"
             )
         elif length and steps >= STEPS and 0 < count * MUCH <= length and steps >= MUCH * count:
             yield (
-                f"{made}: the rate has seen hardly any of its schedule. Is it made for batches, and stepped once an"
+                f"{text}: the rate has seen hardly any of its schedule. Is it made for batches, and stepped once an"
                 " epoch?"
             )
 

@@ -322,14 +322,14 @@ class TrainingMonitor:
             grads = []
 
         def use(tensors: list[Tensor]) -> None:
-            values, seen = [bool(t) for t in tensors], list[tuple[bool, bool]]()
+            values, nonzero = [bool(t) for t in tensors], list[tuple[bool, bool]]()
             for old, came in arrivals:
-                seen.append((any(values[: len(old)]), any(values[len(old) : len(old) + len(came)])))
+                nonzero.append((any(values[: len(old)]), any(values[len(old) : len(old) + len(came)])))
                 values = values[len(old) + len(came) :]
-            is_stale = all(old for old, _ in seen)
+            is_stale = all(old for old, _ in nonzero)
             stats.stale += is_stale
             stats.fresh += not is_stale
-            stats.zeroed += bool(grads) and any(came for _, came in seen) and not any(values)
+            stats.zeroed += bool(grads) and any(came for _, came in nonzero) and not any(values)
 
         self.transfer.send([*figures, *(any_nonzero(grads) if grads else [])], use)
 
@@ -345,8 +345,8 @@ class TrainingMonitor:
             changes.append((sample(self.named[name]) - values).square().sum())
             sizes.append(values.square().sum())
         norms = gradient_norms(self.named)
-        found = [*wrong_modes(self.model)]
-        found += [] if any(map(_is_remote, optimizer.param_groups)) else [*decay([optimizer])]
+        findings = [*wrong_modes(self.model)]
+        findings += [] if any(map(_is_remote, optimizer.param_groups)) else [*decay([optimizer])]
 
         def use(tensors: list[Tensor]) -> None:
             parts = iter(tensors)
@@ -357,7 +357,7 @@ class TrainingMonitor:
             step.change = math.sqrt(moved / size) if size else math.inf
             self.stats.inspected.append(step)
             self.scaled.stepped({name: norm for name, norm in step.norms.items() if name in step.owned})
-            for finding in found:
+            for finding in findings:
                 if finding.rule != "mode.eval" or self.moving:
                     self.stats.standing[finding] = self.stats.standing.get(finding, 0) + 1
 

@@ -69,8 +69,8 @@ def can_read_gradient(gradient: Tensor | None) -> bool:
 
 
 def any_nonzero(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return whether any value is not 0, on the host as one figure, on devices one for each tensor."""
+    """Return flags for values that are not 0: one for all tensors on the host, then one for each tensor on a device."""
     later = [t for t in tensors if arrives_later(t)]
     here = (t for t in tensors if not arrives_later(t))
-    found = any(bool(stored_values(t).count_nonzero()) for t in here)  # stops at the first one
-    return [torch.tensor(found), *(t.detach().count_nonzero() > 0 for t in later if can_read_gradient(t))]
+    any_here = any(bool(stored_values(t).count_nonzero()) for t in here)  # stops at the first one
+    return [torch.tensor(any_here), *(t.detach().count_nonzero() > 0 for t in later if can_read_gradient(t))]

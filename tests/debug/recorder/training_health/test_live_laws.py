@@ -61,9 +61,9 @@ def test_a_target_network_that_stands_still(tmp_path: Path, name: str, frozen: b
         source = model.online if update else getattr(model, name)
         getattr(model, name).load_state_dict(source.state_dict())
 
-    said = report(tmp_path, step, model=model, optimizer=optimizer, loader=DataLoader(data(), 4))
-    assert ("was never updated" in said) is named
-    assert update is False or said == ""
+    findings = report(tmp_path, step, model=model, optimizer=optimizer, loader=DataLoader(data(), 4))
+    assert ("was never updated" in findings) is named
+    assert update is False or findings == ""
 
 
 @pytest.mark.parametrize("leak", [0, 40, 128])
@@ -80,9 +80,9 @@ def test_validation_samples_that_were_trained_on(tmp_path: Path, leak: int) -> N
             with torch.no_grad():
                 model(rows)
             model.train()
-    said = "\n".join(training_findings.read(tmp_path) or [])
-    assert ("40 of 128 validation samples" in said) is (leak == 40)  # all of them: training samples are evaluated, too
-    assert leak == 40 or "validation" not in said
+    findings = "\n".join(training_findings.read(tmp_path) or [])
+    assert ("40 of 128 validation samples" in findings) is (leak == 40)  # 128: an evaluation of the training set
+    assert leak == 40 or "validation" not in findings
 
 
 @pytest.mark.parametrize("leak", [0, 40])
@@ -173,8 +173,8 @@ def test_a_schedule_that_was_planned_for_other_steps(tmp_path: Path, length: int
         if count % every == 0:
             scheduler.step()
 
-    said = report(tmp_path, step, model=model, optimizer=optimizer, loader=DataLoader(data(), 4))
-    assert text in said and (text or not said)
+    findings = report(tmp_path, step, model=model, optimizer=optimizer, loader=DataLoader(data(), 4))
+    assert text in findings and (text or not findings)
 
 
 @pytest.mark.parametrize("away", [False, True])
@@ -188,6 +188,6 @@ def test_an_average_that_moves_away(tmp_path: Path, away: bool) -> None:
             for old, new in zip(model.ema.parameters(), model.online.parameters(), strict=True):
                 old += 0.1 * (old - new if away else new - old)
 
-    said = report(tmp_path, step, model=model, optimizer=optimizer, loader=DataLoader(data(), 4))
-    assert ("follows online the wrong way" in said) is away
-    assert away or said == ""
+    findings = report(tmp_path, step, model=model, optimizer=optimizer, loader=DataLoader(data(), 4))
+    assert ("follows online the wrong way" in findings) is away
+    assert away or findings == ""

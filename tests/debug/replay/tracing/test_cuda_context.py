@@ -185,9 +185,9 @@ def test_an_error_that_the_program_swallows_is_the_fault_of_the_step_that_had_it
     trace.begin({"source": source % 8}, NAMES, 2, 2)
     trace.failed(torch.AcceleratorError(ASSERT))
     trace.close()
-    found = json.loads((tmp_path / "trace.json").read_text())
-    fault = found["fault"]
-    assert (found["step"], fault["step"], fault["kind"], fault["path"]) == (1, 1, "index", "table")
+    record = json.loads((tmp_path / "trace.json").read_text())
+    fault = record["fault"]
+    assert (record["step"], fault["step"], fault["kind"], fault["path"]) == (1, 1, "index", "table")
     assert (fault["op"], fault["value"], fault["allowed"]) == ("aten::embedding", "999999", "0 to 7")
     assert fault["names"] == ["b.png"] and fault["swallowed"] and ASSERT in fault["exception"]
     assert not (tmp_path / fail_safe.TRACER_NAME).exists()
