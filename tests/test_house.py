@@ -7,6 +7,7 @@ import functools
 import json
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,26 @@ ROOT = Path(__file__).parents[1]
 # Spelt so that this file does not hold what it looks for.
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|NotImplemented" + r"Error)\b")
 REGISTRIES = re.compile("|".join(re.escape(a + b) for a, b in (("py", "pi.org"), ("python", "hosted.org"))))
+# Names that do not say what a value is: `match`, `text`, `state` or the noun of the thing do.
+VAGUE = frozenset(
+    "told tell said say heard hear seen kept held found made drawn known given "
+    "one usual guilty stray doubt spot".split()
+)
 MACHINE = re.compile(r"(?<![\w.:/<>*-])/(work|home|root|Users)/\w")
+
+
+def bound_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and the name of each function, class, argument, variable, attribute and alias that is defined."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=bound) | ast.AsyncFunctionDef(name=bound) | ast.ClassDef(name=bound):
+                yield node.lineno, bound
+            case ast.arg(arg=bound) | ast.Name(id=bound, ctx=ast.Store()) | ast.Attribute(attr=bound, ctx=ast.Store()):
+                yield node.lineno, bound
+            case ast.ExceptHandler(name=str(bound)) | ast.MatchAs(name=str(bound)) | ast.MatchStar(name=str(bound)):
+                yield node.lineno, bound
+            case ast.MatchMapping(rest=str(bound)) | ast.alias(asname=str(bound)):
+                yield node.lineno, bound
 
 
 @functools.cache
@@ -78,6 +98,20 @@ def test_samples_fit_into_eight_megabytes() -> None:
     assert (
         sum(path.stat().st_size for path in files() if path.relative_to(ROOT).parts[0] == "data_samples") <= 8_000_000
     )
+
+
+def test_names_are_nouns_of_the_thing() -> None:
+    sources = [(name(path), path.read_text()) for path in python("ocrlab", "tests", "benchmarks")]
+    for path in notebooks():
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        sources += [(name(path), "".join(cell["source"])) for cell in cells if cell["cell_type"] == "code"]
+    vague = [
+        f"{path}:{line}: {bound}"
+        for path, source in sources
+        for line, bound in bound_names(ast.parse(source))
+        if bound.strip("_").lower() in VAGUE
+    ]
+    assert vague == []
 
 
 @pytest.mark.parametrize("path", notebooks(), ids=name)
