@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ocrlab.redaction.text_spans import SECRET, Span
 from ocrlab.redaction.value_shapes import (
+    NAME,
     NOT_ALNUM,
     NOTHING,
     is_mixed,
@@ -14,6 +15,7 @@ from ocrlab.redaction.value_shapes import (
     looks_drawn,
     looks_random,
     looks_strong,
+    lower_share,
 )
 
 PRIVATE = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----|---- BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY ----")
@@ -143,6 +145,7 @@ ISSUERS = tuple(
     shltm_ tfp_ salad_cloud_ API- ak_live_ live_ sk_test_ bedrock-api-key- e2b_ ak- as-
     """.split()
 )
+NAME_PART = re.compile(r"(?:[A-Z]?[a-z]*|[A-Z]+)\d*")  # Epoch3, x86, SGD
 JWT = re.compile(r"eyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]{6,}")
 PASSWORD_HASH = re.compile(  # crypt(5), PHC strings: can be guessed from
     r"\$(?:(?:1|apr1|5|6|y|2[aby])\$(?:rounds=\d+\$)?[./\w]{1,22}\$?[./A-Za-z0-9$]{22,120}"
@@ -200,11 +203,13 @@ def _issued_tokens(text: str) -> Iterator[Span]:
 
 def _is_random_after_prefix(rest: str) -> bool:
     """Return whether a long part of a token is random, or all of it where `-` and `_` are digits of it (base64url)."""
-    part = max(NOT_ALNUM.split(rest), key=len)
-    letters_only = part in (part.lower(), part.upper()) and not any(map(str.isdigit, part))
-    joined = re.sub("[_-]", "", rest)
-    is_random = len(part) >= 12 and looks_drawn(part, 0.25) and not letters_only
-    return len(rest) >= 16 and (is_random or (is_mixed(joined) and looks_drawn(joined)))
+    long = max(NOT_ALNUM.split(rest), key=len)
+    letters_only = long in (long.lower(), long.upper()) and not any(map(str.isdigit, long))
+    is_random = len(long) >= 12 and looks_drawn(long, 0.25) and not letters_only
+    parts = re.split("[_-]", rest)
+    joined = "".join(parts)
+    is_name = lower_share(joined) > NAME or all(map(NAME_PART.fullmatch, parts))
+    return len(rest) >= 16 and (is_random or (is_mixed(joined) and looks_drawn(joined) and not is_name))
 
 
 def _private_keys(text: str) -> Iterator[Span]:

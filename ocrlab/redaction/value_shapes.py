@@ -47,10 +47,11 @@ def looks_drawn(word: str, share: float = 0.42) -> bool:
     kinds = KIND.findall(word)
     if not word.isalnum() or not word.isascii() or word.isdigit() or len(kinds) < share * len(word):
         return False
-    return any(map(str.isdigit, word)) or share < 0.3 or _lower_share(word) <= NAME
+    return any(map(str.isdigit, word)) or share < 0.3 or lower_share(word) <= NAME
 
 
-def _lower_share(word: str) -> float:
+def lower_share(word: str) -> float:
+    """Return the share of small letters: high in names."""
     return sum(map(str.islower, word)) / max(len(word), 1)
 
 
@@ -65,7 +66,7 @@ def _is_random(token: str, shortest: int) -> bool:
     long = min(len(letters), len(longest) + 4) >= shortest
     if not is_mixed(letters) or not long or LONGEST_LOWER.search(token) or _is_encoded_text(token):
         return False
-    return _lower_share(letters) <= NAME and looks_drawn(letters, 0.42 if len(NUMBERS.findall(letters)) > 1 else 0.65)
+    return lower_share(letters) <= NAME and looks_drawn(letters, 0.42 if len(NUMBERS.findall(letters)) > 1 else 0.65)
 
 
 def is_mixed(text: str) -> bool:
