@@ -155,7 +155,9 @@ class Runtime(Section):
     compile: bool = knob(False, "torch.compile of the detector")
     activation_checkpointing: bool = knob(False, "encoder computed again in backward: less memory, same numbers")
     channels_last: Literal["auto"] | bool = knob("auto", "auto: if a short measurement shows that it is faster")
-    cache: Literal["none", "memory"] = knob("memory", "where decoded images are cached")
+    cache: Literal["none", "memory"] = knob(
+        "memory", "where decoded images are cached; disk, in older configs, now means memory"
+    )
     cache_gb: float = knob(4.0, "GB, limit of the cache", gt=0)
     debug_cuda: bool = knob(False, "CUDA_LAUNCH_BLOCKING=1 and [CUDA Info] lines; same as DEBUG_CUDA=1")
     strict: bool = knob(False, "a bad page ends the run")
@@ -163,7 +165,11 @@ class Runtime(Section):
     @field_validator("cache", mode="before")
     @classmethod
     def _memory_in_place_of_disk(cls, value: Any) -> Any:
-        return "memory" if value == "disk" else value  # configs of older versions may have it
+        if value != "disk":
+            return value
+        what = "runtime.cache=disk no longer exists: images are cached in memory, up to runtime.cache_gb"
+        log.warning("%s. The folder .cache in the folder of the runs is no longer used; remove it to free space", what)
+        return "memory"
 
 
 class Recorder(Section):

@@ -6,7 +6,17 @@ import re
 from collections.abc import Iterator
 
 from ocrlab.redaction.text_spans import SECRET, Span
-from ocrlab.redaction.value_shapes import NOT_ALNUM, NOTHING, looks_chosen, looks_drawn, looks_random, looks_strong
+from ocrlab.redaction.value_shapes import (
+    NAME,
+    NOT_ALNUM,
+    NOTHING,
+    is_mixed,
+    looks_chosen,
+    looks_drawn,
+    looks_random,
+    looks_strong,
+    lower_share,
+)
 
 PRIVATE = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----|---- BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY ----")
 END = re.compile(r"-----END|---- END ")
@@ -135,7 +145,7 @@ ISSUERS = tuple(
     shltm_ tfp_ salad_cloud_ API- ak_live_ live_ sk_test_ bedrock-api-key- e2b_ ak- as-
     """.split()
 )
-MIXED = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*\d)")  # separators may stand anywhere in a key
+NAME_PART = re.compile(r"(?:[A-Z]?[a-z]*|[A-Z]+)\d*")  # Epoch3, x86, SGD
 JWT = re.compile(r"eyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]{6,}")
 PASSWORD_HASH = re.compile(  # crypt(5), PHC strings: can be guessed from
     r"\$(?:(?:1|apr1|5|6|y|2[aby])\$(?:rounds=\d+\$)?[./\w]{1,22}\$?[./A-Za-z0-9$]{22,120}"
@@ -186,15 +196,20 @@ def _address_tokens(text: str) -> Iterator[Span]:
 def _issued_tokens(text: str) -> Iterator[Span]:
     for match in WORD.finditer(text):
         token = match[1].rstrip(".-~_")
-        if token.startswith(ISSUERS):
-            rest = token[max(len(prefix) for prefix in ISSUERS if token.startswith(prefix)) :]
-            longest = max(NOT_ALNUM.split(rest), key=len)
-            letters_only = longest in (longest.lower(), longest.upper()) and not any(map(str.isdigit, longest))
-            is_random = len(longest) >= 12 and looks_drawn(longest, 0.25) and not letters_only
-            if len(rest) >= 16 and (is_random or (token.startswith("sk-") and MIXED.match(rest))):
-                yield match.start(1), match.start(1) + len(token), SECRET
-        elif token.startswith("eyJ") and JWT.match(token):
+        prefixes = [len(prefix) for prefix in ISSUERS if token.startswith(prefix)]
+        if JWT.match(token) or (prefixes and _is_random_after_prefix(token[max(prefixes) :])):
             yield match.start(1), match.start(1) + len(token), SECRET
+
+
+def _is_random_after_prefix(rest: str) -> bool:
+    """Return whether a long part of a token is random, or all of it where `-` and `_` are digits of it (base64url)."""
+    long = max(NOT_ALNUM.split(rest), key=len)
+    letters_only = long in (long.lower(), long.upper()) and not any(map(str.isdigit, long))
+    is_random = len(long) >= 12 and looks_drawn(long, 0.25) and not letters_only
+    parts = re.split("[_-]", rest)
+    joined = "".join(parts)
+    is_name = lower_share(joined) > NAME or all(map(NAME_PART.fullmatch, parts))
+    return len(rest) >= 16 and (is_random or (is_mixed(joined) and looks_drawn(joined) and not is_name))
 
 
 def _private_keys(text: str) -> Iterator[Span]:
@@ -230,5 +245,4 @@ def _random_runs(text: str) -> Iterator[Span]:
 
 
 def _is_base64_key(value: str) -> bool:
-    mixed = all(any(map(kind, value)) for kind in (str.islower, str.isupper, str.isdigit))
-    return mixed and len(set(value)) >= 20 and len(CHANGE.findall(value)) >= 0.5 * len(value)
+    return is_mixed(value) and len(set(value)) >= 20 and len(CHANGE.findall(value)) >= 0.5 * len(value)

@@ -25,13 +25,17 @@ STATES = (  # what is reported of a secret, and no secret
     r"|obligatori[ao]|falta|incorrect[ao]|inválid[ao]|vac[ií]a|mancante|errat[ao]|non|não|ontbreekt|onjuist|brak|не"
     r"|неверн\w{1,3}|пуст\w{0,3}|отсутствует|错误|无效"
 )
-# Nothing, a type, a variable of a shell or a template, a call, a tag of YAML, a state.
-NOTHING = re.compile(
-    r"(?:none|null|nil|true|false|str|bytes|int|any|self|secretstr|default|bcrypt|\*+|\.\.\.)?[,;:.)\]}]*$|<[^>]*>|\[|\{(?!\S*\d)|\(\w+\)(?![\w+/=])"
-    rf"|\$\{{|\$\w+\W*$|\$\(|%\w+%|\{{\{{|[A-Za-z_][\w.]*[(\[]|(?:{STATES})[,;:.!]*$|!\w+$|[|>][-+]?$|x+$|your\W"
-    r"|#[0-9a-f]{3,8}[;}]",  # a colour of a style sheet
-    re.IGNORECASE,
+NO_VALUES = (  # what stands in the place of a secret and is none
+    r"(?:none|null|nil|true|false|str|bytes|int|any|self|secretstr|default|bcrypt|\*+|\.\.\.)?[,;:.)\]}]*$",
+    r"x+$|your\W|<[^>]*>",  # placeholders
+    r"\[|\{(?!\S*\d)|\(\w+\)(?![\w+/=])",  # a list, a mapping or a format, an aside
+    r"\$\{|\$\w+\W*$|\$\(|%\w+%|\{\{",  # a variable of a shell or a template
+    r"[A-Za-z_][\w.]*[(\[]",  # a call or an item
+    r"!\w+$|[|>][-+]?$",  # a tag of YAML, or a block that begins
+    r"#[0-9a-f]{3,8}[;}]",  # a colour of a style sheet
+    rf"(?:{STATES})[,;:.!]*$",
 )
+NOTHING = re.compile("|".join(NO_VALUES), re.IGNORECASE)
 
 
 def looks_drawn(word: str, share: float = 0.42) -> bool:
@@ -43,10 +47,11 @@ def looks_drawn(word: str, share: float = 0.42) -> bool:
     kinds = KIND.findall(word)
     if not word.isalnum() or not word.isascii() or word.isdigit() or len(kinds) < share * len(word):
         return False
-    return any(map(str.isdigit, word)) or share < 0.3 or _lower_share(word) <= NAME
+    return any(map(str.isdigit, word)) or share < 0.3 or lower_share(word) <= NAME
 
 
-def _lower_share(word: str) -> float:
+def lower_share(word: str) -> float:
+    """Return the share of small letters: high in names."""
     return sum(map(str.islower, word)) / max(len(word), 1)
 
 
@@ -58,11 +63,15 @@ def looks_random(token: str, shortest: int = LONG) -> bool:
 def _is_random(token: str, shortest: int) -> bool:
     longest = max(re.split("[_-]", token), key=len)
     letters = NOT_ALNUM.sub("", token)
-    mixed = all(any(map(kind, letters)) for kind in (str.islower, str.isupper, str.isdigit))
     long = min(len(letters), len(longest) + 4) >= shortest
-    if not mixed or not long or LONGEST_LOWER.search(token) or _is_encoded_text(token):
+    if not is_mixed(letters) or not long or LONGEST_LOWER.search(token) or _is_encoded_text(token):
         return False
-    return _lower_share(letters) <= NAME and looks_drawn(letters, 0.42 if len(NUMBERS.findall(letters)) > 1 else 0.65)
+    return lower_share(letters) <= NAME and looks_drawn(letters, 0.42 if len(NUMBERS.findall(letters)) > 1 else 0.65)
+
+
+def is_mixed(text: str) -> bool:
+    """Return whether a text has capitals, small letters and digits."""
+    return all(any(map(kind, text)) for kind in (str.islower, str.isupper, str.isdigit))
 
 
 def _is_encoded_text(token: str) -> bool:

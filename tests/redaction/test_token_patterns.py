@@ -117,6 +117,12 @@ def test_tokens(token: str) -> None:
     assert redaction.clean(f'{{"a": "{token}"}}') == '{"a": "(secret)"}'
 
 
+@pytest.mark.parametrize("front", ["sk-", "gsk_", "hf_", "glpat-", "xai-", "tvly-"])
+def test_keys_in_which_separators_stand_anywhere(front: str) -> None:
+    key = front + "-".join(random_text(9) for _ in range(3)) + "_" + random_text(9)  # base64url has 2 in 64
+    assert redaction.clean(f"using {key}, then") == "using (secret), then"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -130,7 +136,21 @@ def test_tokens(token: str) -> None:
             "sk-learn",
         ),
         *("$1$2$3", "costs $5$ or $6$ each", "$2a$", "$y$x$", "\\(\\alpha$1$\\beta$2$\\)", "${1}$argon2id"),
-        *("SG.loss", "r8_conv", "hvs.py", "sk_live_", "1//0", "eyJust", "AKIA is a prefix", "gl_c_xyz", "ak-47"),
+        *(
+            "SG.loss",
+            "r8_conv",
+            "hvs.py",
+            "sk_live_",
+            "1//0",
+            "eyJust",
+            "AKIA is a prefix",
+            "gl_c_xyz",
+            "ak-47",
+            "v1.0-rc2.Linux-x86_64",
+            "live_Epoch3_Batch20_Loss4",
+            "API-Lr3_B16-Adam2_SGD_X2",
+            "key-Epoch3_conv2dBlock_L4",
+        ),
     ],
 )
 def test_words_that_begin_like_a_token_stay(text: str) -> None:

@@ -18,6 +18,7 @@ from ocrlab import run_folder
 from ocrlab.errors import DataError, RunError
 from ocrlab.run_folder.owner_process import alive, signals_exit
 from ocrlab.run_folder.status_file import list_runs, newest, running_process, status
+from tests.run_folder.helpers import living_run
 
 
 def sentinels(folder: Path) -> list[str]:
@@ -261,15 +262,9 @@ def put_sentinel(folder: Path, name: str, content: object) -> Path:
 
 
 def test_a_live_run_reads_as_running_and_a_killed_run_as_died(tmp_path: Path) -> None:
-    code = f"import ocrlab.run_folder as f; print(f.create({str(tmp_path)!r}, 'a').path, flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdout is not None
-        folder = Path(child.stdout.readline().strip())
+    with living_run(tmp_path) as (folder, child):
         assert status(folder).status == "running"
         assert running_process(folder)["pid"] == child.pid
-        child.kill()
     record = status(folder)
     assert record.status == "died"
     assert record.error is not None

@@ -67,7 +67,7 @@ def pairs(tar: Path) -> Iterator[Pair]:
 
 
 def is_packed(file: Path) -> bool:
-    """Tell whether a file has the name of a compressed tar."""
+    """Return whether a file has the name of a compressed tar."""
     return file.name.lower().endswith(PACKED_NAMES) and file.name[0] != "."
 
 

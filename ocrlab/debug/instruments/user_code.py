@@ -12,7 +12,7 @@ from types import FrameType
 
 INSTRUMENTS = os.path.dirname(os.path.realpath(__file__)) + os.sep
 FOREIGN = re.compile(
-    r"/(?:site|dist)-packages/|/lib/python\d[\d.]*/|^<(?!string>|stdin>|ipython|isolated)"
+    r"/(?:site|dist)-packages/|/lib/python\d[\d.]*t?/|^<(?!string>|stdin>|ipython|isolated)"
     r"|(?:^|/)ocrlab/(?:debug/(?:flight_record|instruments|laws|recorder|replay)|run_folder)/"
 )
 

@@ -16,7 +16,7 @@ from ocrlab.debug.laws.experiment import Experiment
 from ocrlab.debug.laws.law import Extras
 from ocrlab.debug.laws.observation import Observation
 from ocrlab.debug.laws.result import Result, broken, hint, holds
-from ocrlab.debug.laws.state_guard import learning_rates
+from ocrlab.debug.laws.state_guard import learning_rates, optimized_parameters
 from ocrlab.debug.laws.tensor_checks import is_readable, listing, not_finite, value_at
 
 FEWEST = 256  # values of a matrix, whose spread says something
@@ -266,7 +266,7 @@ def _random_head(step: Experiment) -> Iterator[Result]:
     if not last or len({name for name, _ in last}) < 2:
         return
     name, head = last[-1]
-    moved = {id(p) for o in step.optimizers for group in o.param_groups for p in group["params"]}
+    moved = optimized_parameters(step.optimizers)
     moves = lambda p: p.requires_grad and (not step.optimizers or id(p) in moved)  # noqa: E731
     own = list(head.parameters(recurse=False))
     if any(moves(p) for p in own) or not any(moves(p) for p in step.named.values()) or not is_torch_start(head):

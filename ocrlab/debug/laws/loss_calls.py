@@ -76,15 +76,18 @@ class LossCalls(TorchFunctionMode):
             return
         with torch._C.DisableTorchFunction(), torch.no_grad():
             where = f"{self.place()}, {function.__name__}"
-            for result in self._bounds(function, input.detach(), target.detach(), named, args):
+            for result, ends in self._bounds(function, input.detach(), target.detach(), named, args):
                 self.report(result)
-                if result.rule == "indices.bounds" or "input of" in result.where:
+                if ends:
                     raise OutOfBounds
             for rule in (_logits, _logarithms, _sizes, _reach):
                 for result in rule(function, where, input, target) if function in LOSSES else ():
                     self.report(result)
 
-    def _bounds(self, function: Any, input: Tensor, target: Tensor, named: Any, args: Any) -> Iterator[Result]:
+    def _bounds(
+        self, function: Any, input: Tensor, target: Tensor, named: Any, args: Any
+    ) -> Iterator[tuple[Result, bool]]:
+        """Yield values out of range, each with whether the step ends there: on a GPU by an assertion in a kernel."""
         bounds: list[tuple[str, Tensor, float, float]] = []
         if function is functional.embedding:
             bounds = [("input", input, 0, len(target) - 1)]
@@ -103,7 +106,8 @@ class LossCalls(TorchFunctionMode):
                 if values.is_floating_point():
                     do = "Scale the targets to 0..1" if part == "target" else "Use binary_cross_entropy_with_logits"
                 rule = "probabilities.range" if values.is_floating_point() else "indices.bounds"
-                yield broken(rule, where, value_at(values, wrong), f"{low:g} to {high:g}", do)
+                ends = rule == "indices.bounds" or part == "input"
+                yield broken(rule, where, value_at(values, wrong), f"{low:g} to {high:g}", do), ends
 
     def _compare(self, name: str, args: Any, value: Any) -> None:
         """Report a column of predictions minus a row of targets, in a loss of one's own."""

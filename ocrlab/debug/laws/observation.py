@@ -20,7 +20,7 @@ from ocrlab.debug.instruments.tensor_facts import under_vmap
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.laws.loss_calls import LossCalls, OutOfBounds
 from ocrlab.debug.laws.result import Result, broken, hint
-from ocrlab.debug.laws.state_guard import StepState, learning_rates, loss_value, unlisted_parts
+from ocrlab.debug.laws.state_guard import StepState, learning_rates, loss_value, optimized_parameters, unlisted_parts
 from ocrlab.debug.laws.tensor_checks import (
     error_of,
     is_attention_mask,
@@ -196,12 +196,12 @@ def _move(step: Observation, loss: Callable[..., Any]) -> Exception | None:
 
 def unlisted_weights(model: nn.Module, optimizers: Sequence[Any]) -> Iterator[Result]:
     """Yield modules in a plain list or dict, and plain tensors, that get gradients and are in no optimizer."""
-    optimized = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+    listed = optimized_parameters(optimizers)
     hidden: dict[str, int] = {}
     for name, part in unlisted_parts(model) if optimizers else ():
         own = [p for p in part.parameters() if part.training] if isinstance(part, nn.Module) else [part]
         own = [p for p in own if p.grad is not None and p.requires_grad]
-        if own and not any(id(p) in optimized for p in own):
+        if own and not any(id(p) in listed for p in own):
             place = name.partition("[")[0] if isinstance(part, nn.Module) else name
             hidden[place] = hidden.get(place, 0) + len(own)
     for name, count in hidden.items():

@@ -244,6 +244,11 @@ def unlisted_parts(model: nn.Module) -> Iterator[tuple[str, Any]]:
                     yield f"{name}.{label}".lstrip("."), part
 
 
+def optimized_parameters(optimizers: Sequence[Any]) -> set[int]:
+    """Return the ids of the parameters that some optimizers move."""
+    return {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+
+
 def learning_rates(optimizers: Sequence[Optimizer]) -> dict[int, float]:
     """Return the learning rate of every parameter that an optimiser moves, by `id`."""
     rates: dict[int, float] = {}

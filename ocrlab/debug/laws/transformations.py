@@ -70,12 +70,14 @@ def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
         return
     apart = distance(with_it.gradients, without.gradients)
     if apart > max(step.rounding("gradients"), 1e-4):
-        got = f"gradients with activation checkpointing differ from those without by {apart:.2g} of their size"
-        do = "Set preserve_rng_state=True, and look for state that the checkpointed layers write"
-        causes = (
+        yield broken(
+            "transformations.checkpoint",
+            "the checkpointed layers",
+            f"gradients with activation checkpointing differ from those without by {apart:.2g} of their size",
+            "the same gradients",
+            "Set preserve_rng_state=True, and look for state that the checkpointed layers write",
             "random numbers that recomputation draws anew (preserve_rng_state=False)",
             "layers that change a state",
         )
-        yield broken("transformations.checkpoint", "the checkpointed layers", got, "the same gradients", do, *causes)
         return
     yield holds(f"activation checkpointing ({direct.count} segments) changes no gradient")

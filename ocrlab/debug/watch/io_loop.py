@@ -118,7 +118,7 @@ class Session:
             return True
         if self.terminal:
             self.terminal.close_slave()
-        if self.is_blocked:  # a reader that is slow gets everything; who is in a hurry asks twice
+        if self.is_blocked:  # a reader that is slow gets everything; two SIGTERMs end it
             return self.terms < 2
         self.drained = self.drained or time.monotonic()
         return bool(self.sources) and time.monotonic() - self.drained < DRAIN

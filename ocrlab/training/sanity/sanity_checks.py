@@ -45,7 +45,7 @@ LONGEST = 80  # characters of a finding in the row of its check
 
 @dataclass
 class Report:
-    """Every check in order, the laws of the step, the batch that it was checked with, and the page by heart."""
+    """Every check in order, the laws of the step, the batch that it was checked with, and the overfitted page."""
 
     checks: list[Check] = field(default_factory=list)
     contract: StepReport | None = None

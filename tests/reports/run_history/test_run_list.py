@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from ocrlab.config import schema as configs
 from ocrlab.errors import RunError
 from ocrlab.reports.run_history.run_list import Run, list_runs, read_progress
 from ocrlab.run_folder.owner_process import identity
+from tests.run_folder.helpers import living_run
 
 
 def only(place: Path) -> Run:
@@ -86,14 +85,8 @@ def test_how_it_ended_is_the_verdicts_word(tmp_path: Path, verdict: object, stat
 
 
 def test_a_run_whose_process_is_gone_has_died_and_a_living_process_is_running(tmp_path: Path) -> None:
-    code = f"import ocrlab.run_folder as f; print(f.create({str(tmp_path)!r}, 'a').path, flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdout is not None
-        folder = Path(child.stdout.readline().strip())
+    with living_run(tmp_path) as (folder, _):
         assert only(tmp_path).status == "running"
-        child.kill()
     assert only(tmp_path).status == "died"
     assert only(tmp_path).failure is not None
     # Its number now belongs to somebody else: to this process, which began at another time.

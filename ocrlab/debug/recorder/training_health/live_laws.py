@@ -23,6 +23,7 @@ from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.laws.data import batch_size_broken, copied_generator, overlap
 from ocrlab.debug.laws.live_objects import schedulers_of
 from ocrlab.debug.laws.resume import lost_state
+from ocrlab.debug.laws.state_guard import optimized_parameters
 from ocrlab.debug.laws.tensor_checks import is_readable
 from ocrlab.debug.recorder.figure_transfer import arrives_later
 from ocrlab.run_folder.fail_safe import guard
@@ -196,7 +197,7 @@ class LiveLaws:
             named = [_holds(name, words) for words in (MOVING, FIXED)]
             wanted = named[0] or (not named[1] and any(p.requires_grad for p in part.parameters()))
             wanted |= _holds(name, TEACHER) and any(INTENT.search(n.lower()) for n in vars(sys.modules["__main__"]))
-            owned = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
+            owned = optimized_parameters(self.optimizers)
             followed = not still and not any(id(p) in owned for p in part.parameters())
             if moved and followed and (cosine := self._cosine(part, other)) < AWAY:
                 yield (
