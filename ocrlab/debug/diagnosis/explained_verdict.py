@@ -17,6 +17,7 @@ EXPLAINED = (
     "build.abi",
     "build.cpu_only",
     "build.missing_package",
+    "build.torchvision",
     "ckpt.corrupt",
     "ckpt.mismatch",
     "data.annotation",

@@ -12,9 +12,10 @@ from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.origins import failing_call, origin
 from ocrlab.debug.diagnosis.explanations.source import Source, dotted, last_name, parameters
 
-# Arguments that libraries have removed: name -> (since when, what to do instead).
+# Arguments that libraries have removed: name, or function and name -> (since when, what to do instead).
 REMOVED_ARGUMENTS = {
     "verbose": ("torch 2.7 (learning-rate schedulers)", "print `scheduler.get_last_lr()` yourself"),
+    "fillna.method": ("pandas 3.0", "write `.ffill()` or `.bfill()` in place of `fillna(method=...)`"),
     "squared": ("scikit-learn 1.6 (mean_squared_error)", "use `root_mean_squared_error`"),
     "error_bad_lines": ("pandas 2.0", 'use `on_bad_lines="skip"`'),
     "line_terminator": ("pandas 2.0", "it is called `lineterminator`"),
@@ -148,7 +149,7 @@ def _wrong_keyword(
             f"`{code}` passes `{argument}` twice, once by position and once by name: {function}.",
             f"Remove one of the two; by position the values fill {function} from the left.",
         )
-    gone = REMOVED_ARGUMENTS.get(argument)
+    gone = REMOVED_ARGUMENTS.get(f"{callee.rpartition('.')[2]}.{argument}") or REMOVED_ARGUMENTS.get(argument)
     if gone is not None and argument not in names:
         passed = next(
             (f" ({s.place(n)})" for s in failure.all_sources() for n in s.nodes if _names_argument(n, argument)), ""

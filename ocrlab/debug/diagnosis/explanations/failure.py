@@ -180,11 +180,12 @@ class Failure:
 
 def from_values(failure: Failure, frames: Sequence[Mapping[str, Any]]) -> Failure:
     """Return the failure with the values that a watched program has described."""
-    described = []
+    described, logged = [], {(frame.file, frame.line): frame for frame in failure.frames}
     for record in frames:
         file, line = str(record.get("file")), int(record.get("line") or 0)
         values = {name: Value(name, facts) for name, facts in dict(record.get("values") or {}).items()}
-        code, expression = str(record.get("code") or ""), str(record.get("expression") or "")
+        shown = logged.get((file, line), Frame(file, line))  # the log has the lines of libraries
+        code, expression = str(record.get("code") or shown.code), str(record.get("expression") or shown.expression)
         described.append(Frame(file, line, str(record.get("function")), code, expression, values))
     if not described:
         return failure

@@ -210,6 +210,8 @@ def read_a_second_time(fact: Fact, failure: Failure) -> Explanation | None:
 def operator_without_meaning(fact: Fact, failure: Failure) -> Explanation | None:
     """An operator between two types that do not know it."""
     frame = failure.frame
+    if text_for_number := _text_for_a_number(fact, failure):
+        return text_for_number
     place = failing_expression(failure, frame, ast.BinOp, ast.Compare, ast.AugAssign)
     if place is None or frame is None:
         return None
@@ -244,3 +246,27 @@ def operator_without_meaning(fact: Fact, failure: Failure) -> Explanation | None
     else:
         fix = "Convert one side to the type of the other, or take the number out of it."
     return Explanation(f"{text}{''.join(origins[:2])}", fix)
+
+
+def _text_for_a_number(fact: Fact, failure: Failure) -> Explanation | None:
+    """A text passed to a library that compares or calculates with it: its own line names the argument."""
+    frame, last = failure.frame, failure.frames[-1] if failure.frames else None
+    types = [str(fact.left_type), str(fact.right_type)]
+    if frame is None or last is None or not last.is_library or "str" not in types or not {"float", "int"} & set(types):
+        return None
+    try:
+        nodes = list(ast.walk(ast.parse((last.expression or last.code).strip().removeprefix("if ").rstrip(":"))))
+    except SyntaxError:
+        return None
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    if len(names) != 1:
+        return None
+    (name,) = names
+    reads_yaml = any("yaml" in source.text for source in failure.all_sources())
+    why = (
+        " YAML reads `1e-3` as a text, since it has no decimal point: write `1.0e-3` or `0.001`." if reads_yaml else ""
+    )
+    return Explanation(
+        f"`{name}` is a text (str), and {last.place} needs a number ({frame.place}: `{frame.code.strip()}`).{why}",
+        f"Convert it where it is read: `float(...)` for `{name}`.",
+    )

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 LIBRARY_PROGRAMS: dict[str, tuple[str, list[str]]] = {
+    "a_learning_rate_that_yaml_reads_as_a_text": (
+        'import yaml\ncfg = yaml.safe_load("lr: 1e-3")\ntorch.optim.AdamW(nn.Linear(2, 2).parameters(), **cfg)\n',
+        ["`lr` is a text", "YAML", "1.0e-3", "float("],
+    ),
+    "fillna_without_its_method": (
+        'import pandas as pd\npd.DataFrame({"a": [1.0, None]}).fillna(method="ffill")\n',
+        ["pandas 3.0", ".ffill()"],
+    ),
     "split_sizes": (
         "project = nn.Linear(64, 240)\nq, k, v = project(torch.randn(2, 64)).split([96, 96, 96], dim=-1)\n",
         ["288", "240", "`nn.Linear(64, 240)`", "chunk(3"],
