@@ -12,14 +12,9 @@ from ocrlab.errors import DataError
 
 
 def test_the_text_has_all_four_parts_and_they_stay_apart():
-    error = errors.DataError("Page a.jpg is empty.", got="0 bytes", need="an image", do="Copy it again.")
+    error = errors.DataError("Page a.jpg is empty.", got="0 bytes", need="an image", do=(do := "Copy it again."))
     assert str(error) == "Page a.jpg is empty. Given: 0 bytes. Needed: an image. Copy it again."
-    assert (error.what, error.got, error.need, error.do) == (
-        "Page a.jpg is empty.",
-        "0 bytes",
-        "an image",
-        "Copy it again.",
-    )
+    assert (error.what, error.got, error.need, error.do) == ("Page a.jpg is empty.", "0 bytes", "an image", do)
 
 
 def test_what_the_caller_named_and_is_not_there_is_wrong_use():
@@ -39,6 +34,7 @@ def test_a_full_stop_is_taken_off_and_dots_that_mean_something_stay() -> None:
     text = str(errors.OcrlabError("It leaves the folder.", need="a path", do="Write it without .."))
     assert text == "It leaves the folder. Needed: a path. Write it without ..."
     assert str(errors.DataError("No", got="an attack.", need="peace.")) == "No. Given: an attack. Needed: peace."
+    assert str(errors.ConfigError("No key lrr", do="Did you mean lr?")) == "No key lrr. Did you mean lr?"
 
 
 def test_json_has_a_schema_and_no_nan():

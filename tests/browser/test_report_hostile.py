@@ -62,12 +62,8 @@ def examine(browser: Any, notebook: Any, tmp_path: Path) -> dict[str, Any]:
 
 
 def quiet(findings: dict[str, Any], title: str) -> None:
-    assert findings["requests"] == []
-    assert findings["complaints"] == []
-    assert findings["now"] == title
-    assert findings["scripts"] == []
-    assert findings["handlers"] == []
-    assert findings["titles"] == 1
+    assert all(findings[name] == [] for name in ("requests", "complaints", "scripts", "handlers")), findings
+    assert (findings["now"], findings["titles"]) == (title, 1)
 
 
 def bundle(data: dict[str, Any], number: int = 1, **about: Any) -> Any:

@@ -15,7 +15,7 @@ import pytest
 
 from ocrlab.cli import main
 from ocrlab.hardware.doctor import doctor_job
-from ocrlab.hardware.doctor.check_spec import Options, fail, ok, skip, warn
+from ocrlab.hardware.doctor.check_spec import Options, fail, interpreter, ok, skip, warn
 from ocrlab.hardware.doctor.doctor_job import Progress
 from ocrlab.records import Check
 
@@ -70,10 +70,12 @@ def test_wrong_use(words: list[str], capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_what_python_needs_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    link = tmp_path / "bin" / "python"
+    link.parent.mkdir()
+    link.symlink_to(sys.executable)
     assert main(["doctor", "--python", str(tmp_path)]) == 2
-    assert str(tmp_path / "bin" / "python") in capsys.readouterr().err
+    assert str(link) in capsys.readouterr().err
+    assert interpreter(str(link)) == str(link), "a link of a virtual environment, followed, leaves it"
 
 
 def run(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:

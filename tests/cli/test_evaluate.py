@@ -190,6 +190,14 @@ def test_the_record_is_json_with_every_row_and_all_lost_boxes(data: Path) -> Non
     assert mine["hmean@0.8"] == pytest.approx(2 * 10 / (16 + 12)) and record["warning"] is None
 
 
+@pytest.mark.parametrize(("words", "ratio"), [("--config mine.yaml", 0.6), ("--shape polygon", 0.4)])
+def test_a_config_and_a_shape_are_taken(data: Path, monkeypatch: pytest.MonkeyPatch, words: str, ratio: float) -> None:
+    monkeypatch.chdir(data)
+    Path("mine.yaml").write_text("targets: {shrink_ratio: 0.6}\npost: {shape: polygon}\n", encoding="utf-8")
+    record = answer("--oracle", ".", *words.split(), *GRID).record
+    assert (record["config"]["shrink_ratio"], record["shape"]) == (ratio, "polygon")
+
+
 def test_a_wrong_config_is_warned_of_with_what_to_try(data: Path) -> None:
     settings = ("evaluate.long_side=640", "targets.shrink_ratio=0.4", "post.unclip=1.5")
     record = answer(*settings, "--oracle", str(data), *GRID)

@@ -180,7 +180,5 @@ def test_nothing_is_overwritten(folder, tmp_path, monkeypatch, capsys):
     assert mine.read_bytes() == b"mine"
     for _ in range(2):
         assert main(["samples", "show", "data", "--pages", "1"]) == 0
-    assert {path.name for path in (tmp_path / "reports").iterdir()} == {
-        "samples-data-train.png",
-        "samples-data-train-2.png",
-    }
+    expected = {"samples-data-train.png", "samples-data-train-2.png"}
+    assert {path.name for path in (tmp_path / "reports").iterdir()} == expected

@@ -54,12 +54,8 @@ def test_the_words_before_the_dashes_are_ours(watch_call, capsys):
 def test_json_is_a_single_object(watch_call, capsys):
     assert main(["watch", "--json", "--", "prog"]) == 137
     record = json.loads(capsys.readouterr().out)
-    assert (record["status"], record["signal"], record["exit_status"], record["run"]) == (
-        "killed",
-        "SIGKILL",
-        137,
-        "runs/x",
-    )
+    expected = ("killed", "SIGKILL", 137, "runs/x")
+    assert (record["status"], record["signal"], record["exit_status"], record["run"]) == expected
     assert record["verdict"]["causes"][0]["id"] == "host.oom_kill"
 
 

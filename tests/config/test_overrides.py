@@ -112,6 +112,13 @@ def test_the_nearest_name_is_reported(name, right):
     assert f"The nearest is {right}." in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["zzz", "trainer.zzz"])
+def test_nothing_is_guessed_where_nothing_but_the_group_is_alike(name):
+    with pytest.raises(ConfigError, match="is not a setting") as caught:
+        find(name, keys(), "command line")
+    assert "nearest" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_valid_and_takes_effect(name):
     preset = PRESETS[name]

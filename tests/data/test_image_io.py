@@ -240,6 +240,12 @@ def test_the_content_decides_which_decoder_starts_and_only_those_of_images_do(
     assert not (tmp_path / "PWNED").exists()
 
 
+def test_a_picture_in_a_report_is_not_decoded_above_its_bound(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.png", Image.new("1", (7000, 7000)))
+    code = base64.b64encode(path.read_bytes()).decode()
+    assert cells.reduce_picture(f"data:image/png;base64,{code}", code, 20, 50) == f"data:image/png;base64,{code}"
+
+
 def test_a_file_that_is_larger_than_its_picture_can_be_is_not_read(tmp_path: Path) -> None:
     path = save(tmp_path / "a.png", Image.new("RGB", (8, 8)))
     os.truncate(path, 1 << 40)

@@ -89,6 +89,13 @@ def test_environment_is_json_and_names_no_person_and_no_folder() -> None:
     assert str(Path(host.__file__).parents[2]) not in text
 
 
+def test_a_damaged_package_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(tmp_path, {"Good_One-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: Good_One\nVersion: 1.0\n"})
+    (tmp_path / "damaged-2.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert host.packages()["good-one"] == "1.0" and "damaged" not in host.packages()
+
+
 def test_revision_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     try:

@@ -47,6 +47,18 @@ def test_an_import_that_fails_tells_why_and_where(packages: Path, source: str, k
     assert "made_badly.py:2" in answer["error"]["where"]
 
 
+@pytest.mark.parametrize("name", ["torch", "torchvision"])
+def test_a_package_that_cannot_be_imported_is_asked_nothing_more(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    *_, answer = getattr(import_probe, name)()
+    assert (answer["imported"], answer["error"]["type"]) == (False, "ModuleNotFoundError")
+
+
+def test_cuda_openmp_and_cxx_libraries_count_as_mapped() -> None:
+    names = "cudnn.so.9 cudnn_ops.so.9 cuda.so.1 gomp-2.so.1 iomp5.so omp.so.5 stdc++.so.6 c.so.6 cupti.so.12".split()
+    assert [name for name in names if not import_probe.FAMILIES.search(f"/s/lib{name}")] == names[-2:]
+
+
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder that is all of the search path."""
@@ -96,10 +108,8 @@ def test_shadows(site: Path, tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("")
     (tmp_path / "numbering.py").write_text("")
-    assert sorted(Path(place).relative_to(tmp_path).as_posix() for place in installed_packages.shadows()) == [
-        "random.py",
-        "torch/__init__.py",
-    ]
+    expected = ["random.py", "torch/__init__.py"]
+    assert sorted(Path(place).relative_to(tmp_path).as_posix() for place in installed_packages.shadows()) == expected
 
 
 def test_waiting_threads_sleep_soon_unless_somebody_has_chosen() -> None:
@@ -156,9 +166,6 @@ def test_a_wrong_product_is_reported() -> None:
         assert next(climb) is None
     climb.gi_frame.f_locals["product"][0, 0] += 1
     assert "1 of 65536 products differ" in next(climb)
-
-
-pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from ocrlab.data.annotations import Problem
 from ocrlab.errors import CheckpointError, ConfigError, DataError, ShapeError
-from ocrlab.inference import Detector, pretrained
+from ocrlab.inference import Detector, page_inference, pretrained
 from ocrlab.inference.detector import newest_checkpoint
 from ocrlab.inference.release_checkpoint import pack
 
@@ -104,14 +105,30 @@ def test_an_image_of_another_kind_is_refused(detector, image):
 
 def test_arrays_and_files(detector, scans):
     detections = detector.detect(scans / "p2.png")
-    assert (detections.image, detections.width, detections.height, len(detections.detections)) == (
-        "p2.png",
-        120,
-        160,
-        2,
-    )
+    expected = ("p2.png", 120, 160, 2)
+    assert (detections.image, detections.width, detections.height, len(detections.detections)) == expected
     with pytest.raises(DataError, match=r"p9\.png"):
         detector.detect(str(scans / "p9.png"))
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory."), RuntimeError("Invalid buffer")])
+def test_a_page_too_large_for_the_memory_costs_itself_only(detector, sheets, monkeypatch, error):
+    compute = page_inference.probabilities
+
+    def probabilities(model, canvases, **more):
+        if len(canvases) > 1 or canvases.shape[2] > 180:
+            raise error
+        return compute(model, canvases, **more)
+
+    monkeypatch.setattr(page_inference, "probabilities", probabilities)
+    stream = detector.stream(sheets[:9], batch=4)
+    if "buffer" in str(error):  # of the device, not of a page
+        with pytest.raises(RuntimeError, match="buffer"):
+            list(stream)
+        return
+    large = Problem(None, None, "is too large for the memory that is left.")
+    found = [page if isinstance(page, Problem) else len(page.detections) for page in stream]
+    assert found == [0, 1, large, 3, 4, large, 1, 2, large]
 
 
 @pytest.mark.parametrize("size", [(1, 1), (300, 20_000), (3_000_000, 1), (1, 40_000), (31, 33)])

@@ -83,7 +83,7 @@ def test_an_error_of_the_program_itself_is_a_cause_and_not_missing() -> None:
     assert "not known" not in alone and "traceback.txt" not in alone
 
 
-class Clock:
+class FakeClock:
     """A clock that is moved by hand."""
 
     now = 100.0
@@ -111,7 +111,7 @@ CHECKS = [
 
 def test_the_tracker_shows_at_once_then_twice_a_second_and_the_end() -> None:
     shown: list[View] = []
-    clock = Clock()
+    clock = FakeClock()
     climb = doctor_view.Climb(shown.append, clock)
     assert "0 of 10 steps" in shown[0].text
     progress = Progress()
@@ -145,15 +145,6 @@ def test_the_table_says_everything_and_opens_what_must_be_mended() -> None:
     assert "All is well" in doctor_view.table([CHECKS[0]]).html
     assert "Nothing fails" in doctor_view.table([CHECKS[2]]).html
     assert "Nothing could be judged" in doctor_view.table([]).html
-
-
-class FakeClock:
-    """A clock that is moved by hand."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -265,6 +256,8 @@ def test_curves_state_their_finding() -> None:
     assert len(view.html) < 30_000
     assert "optimiser step" in view.html
     assert "hmean@0.5 reached 0.900 at step 30" in view.html
+    shown = view._repr_mimebundle_()["text/html"].partition("<svg")[2]  # in colours that know the dark
+    assert "fill: var(--ocr-paper,#ffffff)" in shown and not re.search(r"(?<!,)#1f2933", shown)
 
 
 def test_two_plots_on_a_page_share_no_name_and_use_their_own() -> None:

@@ -15,12 +15,8 @@ from ocrlab.run_folder.exception_record import TRACEBACK_LIMIT, describe
 
 def test_json_is_valid_and_holds_null_for_what_json_cannot_hold(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"loss": float("nan"), "best": float("-inf"), "folder": Path("x"), "text": "ä"})
-    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8"), parse_constant=pytest.fail) == {
-        "loss": None,
-        "best": None,
-        "folder": "x",
-        "text": "ä",
-    }
+    expected = {"loss": None, "best": None, "folder": "x", "text": "ä"}
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8"), parse_constant=pytest.fail) == expected
 
 
 @pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o644)])

@@ -205,8 +205,7 @@ def test_resume_goes_on_in_the_same_folder_and_keeps_the_old_failure(tmp_path: P
     with run_folder.run(tmp_path, "ignored", again=folder.path) as third:
         assert sentinels(third.path) == [".RUNNING"]
         third.succeed({})
-    assert third.path == folder.path
-    assert third.started == folder.started
+    assert (third.path, third.started) == (folder.path, folder.started)
     assert len(list(tmp_path.iterdir())) == 1
     failures = [read(third.flight, f"failure-{number}.json")["error"] for number in (1, 2)]
     assert [error["message"] for error in failures if isinstance(error, dict)] == ["first", "second"]

@@ -47,6 +47,11 @@ def test_the_rest_is_measured_and_says_so(monkeypatch):
     seconds[False, False] = 0.01
     machine = auto_settings.choose(configs.load(overrides=["trainer.accelerator=cpu"]))
     assert (machine.bf16, machine.channels_last) == (False, False)
+    monkeypatch.setattr(auto_settings, "packable", lambda _kind: False)  # bf16 would be the fastest
+    seconds[True, True] = 0.001
+    machine = auto_settings.choose(configs.load(overrides=["trainer.accelerator=cpu"]))
+    assert not machine.bf16 and machine.reasons["precision"].startswith("fp32: oneDNN has no bf16")
+    assert auto_settings.choose(configs.load(overrides=["trainer.accelerator=cpu", "trainer.precision=bf16"])).bf16
 
 
 def test_what_is_tried_is_no_larger_than_the_training_and_leaves_no_gradients(monkeypatch):

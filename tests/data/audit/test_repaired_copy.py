@@ -82,6 +82,9 @@ def test_each_finding_has_a_crop_and_sheets_are_paged(draw: Callable[..., Any], 
     )
     red = (sheets[0] == contact_sheet.COLOURS["warn"]).all(axis=2)
     assert red.any()
+    next((tmp_path / "train" / "images").iterdir()).write_bytes(b"no image")
+    [sheet] = contact_sheet.sheets(tmp_path, findings[:1])
+    assert (sheet < 100).any(), "its words are there"
 
 
 def test_lines_keep_their_numbers_and_bad_ones_their_reasons(tmp_path: Path) -> None:

@@ -112,20 +112,22 @@ def test_pages_are_halved_by_name(tmp_path: Path) -> None:
     assert (culprits.groups, culprits.ending) == ([[5]], "found")
     names = [f"page_{index}" for index in range(8)]
     record = bisect_summary.record(job, answer, runs, culprits, names)
-    assert (
-        "Caused by the page page_5 (it fails without the others; all others pass): 1 of 1 run with it failed"
-        in record["sentence"]
-    )
+    words = "Caused by the page page_5 (it fails without the others; all others pass): 1 of 1 run with it failed"
+    assert words in record["sentence"]
     assert "Until it is fixed: leave out page page_5." in record["sentence"]
     assert [names[5]] in [row["pages"] for row in record["table"]]
 
 
-def test_a_torn_line_of_the_ledger_is_left_out(tmp_path: Path) -> None:
+def test_a_torn_line_of_the_ledger_is_left_out_and_a_bisect_without_an_answer_says_why(tmp_path: Path) -> None:
     job = BisectJob(factors.parse_factors(["a=1:0"]), [1.0], lambda *_: ([], {}), tmp_path, Limits(), "key")
     good = {"key": "key", "run": 1, "pages": None, "what": "", "told": "passed", "seconds": 1.0, "place": "x"}
     lines = [json.dumps(good), json.dumps({**good, "key": "another"}), '{"key": "key", "ru', "[]", '{"key": "key"}']
     (tmp_path / bisect_job.LEDGER).write_text("\n".join(lines))
     assert len(bisect_job.read_ledger(job)) == 1
+    runs = Search(1, lambda run: None)
+    assert bisect_summary.sentence(job, Answer("undecided"), runs).startswith("Nothing is known yet: nothing was run.")
+    job.rows.append({"ended": "not done", "told": "not done in its time", "flipped": []})
+    assert "; --timeout gives it more time." in bisect_summary.sentence(job, Answer("otherwise"), runs)
 
 
 def test_an_unfinished_bisect_elsewhere_is_gone_on_with(tmp_path: Path) -> None:

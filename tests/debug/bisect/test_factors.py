@@ -27,11 +27,8 @@ def test_words_become_factors_also_with_colons_and_empty_sides() -> None:
 
 def test_values_that_hold_colons_are_cut_at_two_and_never_by_guess() -> None:
     parsed = factors.parse_factors(["device=cuda:0::cpu", "url=http://a::http://b", "conf=max_split_size_mb:64:"])
-    assert [(factor.bad, factor.good) for factor in parsed] == [
-        ("cuda:0", "cpu"),
-        ("http://a", "http://b"),
-        ("max_split_size_mb:64", ""),
-    ]
+    expected = [("cuda:0", "cpu"), ("http://a", "http://b"), ("max_split_size_mb:64", "")]
+    assert [(factor.bad, factor.good) for factor in parsed] == expected
     with pytest.raises(ConfigError, match="device=cuda::0:cpu or device=cuda:0::cpu"):
         factors.parse_factors(["device=cuda:0:cpu"])
 
@@ -97,11 +94,8 @@ def test_files_with_the_same_stem_are_a_sample_and_single_files_stay(tmp_path: P
     samples = sample_lists.read_samples(f"data={tree(tmp_path / 'd', *names, 'data.yaml')}")
     assert samples.names == ["images/a.jpg", "images/b.jpg", "images/c.jpg"]
     place = Path(sample_lists.write_samples(samples, [1], tmp_path / "run"))
-    assert sorted(str(file.relative_to(place)) for file in place.rglob("*") if file.is_file()) == [
-        "data.yaml",
-        "images/b.jpg",
-        "labels/b.txt",
-    ]
+    expected = ["data.yaml", "images/b.jpg", "labels/b.txt"]
+    assert sorted(str(file.relative_to(place)) for file in place.rglob("*") if file.is_file()) == expected
     assert sample_lists.write_samples(samples, None, tmp_path) == str(tmp_path / "d")
 
 
@@ -277,11 +271,8 @@ def test_samples_that_the_command_does_not_take_are_refused(tmp_path: Path) -> N
 def test_only_what_is_not_safe_already_is_flipped() -> None:
     safe = {"runtime.workers": 0, "runtime.threads": 1, "trainer.precision": "fp32", "batch_size": 1, "crop": 64}
     safe |= {"trainer.accelerator": "cpu", "runtime.channels_last": False, "optim.lr": 1e-4}
-    assert [factor.name for factor in training_trials.config_factors(configs.load(None, safe))] == [
-        "decoder",
-        "opencv threads",
-        "data",
-    ]
+    expected = ["decoder", "opencv threads", "data"]
+    assert [factor.name for factor in training_trials.config_factors(configs.load(None, safe))] == expected
     full = configs.load(None, {"runtime.workers": 4, "trainer.accelerator": "cuda", "runtime.compile": True})
     assert len(training_trials.config_factors(full)) == 14
     explodes = training_trials.config_factors(configs.load(None, {**safe, "optim.lr": 10, "optim.grad_clip": 0}))

@@ -190,10 +190,8 @@ def test_single_culprits_and_a_pair(look: Callable[..., SampleCulprits]) -> None
 def test_where_every_sample_fails_none_is_blamed(look: Callable[..., SampleCulprits]) -> None:
     culprits = look(12, bool)
     assert (culprits.ending, len(culprits.groups)) == ("every", 3)
-    assert (
-        bisect_summary.describe_samples(culprits, [f"p{n}" for n in range(12)], "page").culprit
-        == "no page in particular"
-    )
+    names = [f"p{n}" for n in range(12)]
+    assert bisect_summary.describe_samples(culprits, names, "page").culprit == "no page in particular"
     assert look(12, lambda chosen: len(chosen) == 12).ending == "whole"
     assert look(1, bool).ending == "whole"
 

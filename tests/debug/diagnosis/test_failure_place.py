@@ -36,10 +36,8 @@ EOFError
 def test_the_innermost_own_frame_is_added_to_the_exception() -> None:
     cause = Cause("ckpt.corrupt", 0.8, [Evidence("log_tail.txt", 10, "EOFError")])
     lines = failure_place.add_place(cause, [clean_log("log_tail.txt", LOG)]).evidence
-    assert [(line.line, failure_place.own_frame(line.text)) for line in lines] == [
-        (10, None),
-        (5, "read (x/__init__.py:7)"),
-    ]
+    expected = [(10, None), (5, "read (x/__init__.py:7)")]
+    assert [(line.line, failure_place.own_frame(line.text)) for line in lines] == expected
 
 
 def test_the_cell_is_the_users_code_and_what_runs_it_is_not() -> None:

@@ -253,11 +253,8 @@ def test_a_newer_answer_without_a_fault_counts_and_is_no_evidence(tmp_path: Path
     (run / "flight").mkdir()
     (run / "flight" / "replay.json").write_text(json.dumps({"answer": "could not be reproduced.", "fault": None}))
     incident = load_input.read_incident(str(run))
-    assert incident.facts["replay"] == {
-        "file": "flight/replay.json",
-        "answer": "could not be reproduced.",
-        "fault": None,
-    }
+    expected = {"file": "flight/replay.json", "answer": "could not be reproduced.", "fault": None}
+    assert incident.facts["replay"] == expected
     verdict = classify(incident)
     assert verdict.causes[0].id == "native.segv" and "num.nonfinite" not in [cause.id for cause in verdict.causes]
     assert "\n\nReplay: could not be reproduced.\n\n" in verdict_files.markdown(verdict, incident.facts)

@@ -38,10 +38,8 @@ def test_cells_of_a_notebook_are_frames_and_their_source_is_quoted() -> None:
         "     11 def show(rows):\n---> 12     print(rows['text'])\n\nKeyError: 'text'\n"
     )
     [exception] = log.exceptions
-    assert [(frame.file, frame.line, frame.function, frame.code) for frame in exception.frames] == [
-        ("cell 3", 2, "<module>", "show(rows)"),
-        ("/p/view.py", 12, "show", "print(rows['text'])"),
-    ]
+    expected = [("cell 3", 2, "<module>", "show(rows)"), ("/p/view.py", 12, "show", "print(rows['text'])")]
+    assert [(frame.file, frame.line, frame.function, frame.code) for frame in exception.frames] == expected
     assert (exception.message, sorted(log.quoted)) == ("'text'", [2, 3, 6, 7])
 
 

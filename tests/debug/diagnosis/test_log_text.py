@@ -14,10 +14,8 @@ from ocrlab.records import Incident
 
 
 def test_nul_bytes_and_colours_are_dropped() -> None:
-    assert clean_lines(b"\x1b[31mRuntime\0Error:\x1b[0m bad\n\x1b]0;title\x07next") == [
-        Line(1, "RuntimeError: bad"),
-        Line(2, "next"),
-    ]
+    expected = [Line(1, "RuntimeError: bad"), Line(2, "next")]
+    assert clean_lines(b"\x1b[31mRuntime\0Error:\x1b[0m bad\n\x1b]0;title\x07next") == expected
 
 
 def test_of_a_progress_bar_the_last_state_stays_and_a_message_between_too() -> None:

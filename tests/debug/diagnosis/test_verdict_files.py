@@ -74,11 +74,8 @@ def test_what_is_written_is_whole_and_without_secrets(tmp_path: Path, monkeypatc
     texts = {"log_tail.txt": "key abcdefgh12345678\nMemoryError", "../evil.txt": "x"}
     incident = Incident("failed", 1, None, texts)
     verdict_files.write_verdict(tmp_path / "incident", classify(incident), incident)
-    assert sorted(path.name for path in (tmp_path / "incident").iterdir()) == [
-        "log_tail.txt",
-        "verdict.json",
-        "verdict.md",
-    ]
+    expected = ["log_tail.txt", "verdict.json", "verdict.md"]
+    assert sorted(path.name for path in (tmp_path / "incident").iterdir()) == expected
     record = json.loads((tmp_path / "incident/verdict.json").read_text())
     assert (record["schema"], record["causes"][0]["id"]) == (1, "host.alloc_fail")
     written = {"schema", "id", "status", "exit_code", "signal", "symptom", "causes", "ruled_out", "missing"}

@@ -65,11 +65,8 @@ def test_cells_are_recorded_with_their_numbers_and_lines(tmp_path: Path, monkeyp
     fake_shell.history_manager.input_hist_raw.append("c = 3")
     notebook_cells.save_cells(tmp_path, 0)
     content = json.loads((tmp_path / "cells-0.json").read_text())
-    assert content["cells"] == [
-        {"number": 1, "code": "a = 1"},
-        {"number": 2, "code": "\n\nb = 2"},
-        {"number": 3, "code": "c = 3"},
-    ]
+    expected = [{"number": 1, "code": "a = 1"}, {"number": 2, "code": "\n\nb = 2"}, {"number": 3, "code": "c = 3"}]
+    assert content["cells"] == expected
     assert (content["began"], content["cwd"]) == ([2, 3], "there")
     assert (tmp_path / "cells-0.json").stat().st_mode & 0o777 == 0o600
 
@@ -107,9 +104,6 @@ def test_too_large_a_notebook_is_refused_in_words(tmp_path: Path, monkeypatch: p
 
 def test_lines_are_named_as_the_cell(tmp_path: Path) -> None:
     fault = {"line": f"{tmp_path}/cell-5.py:3 forward", "step": 1, "given": [f"{tmp_path}/cell-2.py:1 f"]}
-    assert notebook_cells.shorten_paths(fault, tmp_path) == {
-        "line": "cell-5.py:3 forward",
-        "step": 1,
-        "given": ["cell-2.py:1 f"],
-    }
+    expected = {"line": "cell-5.py:3 forward", "step": 1, "given": ["cell-2.py:1 f"]}
+    assert notebook_cells.shorten_paths(fault, tmp_path) == expected
     assert notebook_cells.shorten_paths(None, tmp_path) is None

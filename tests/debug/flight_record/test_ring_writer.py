@@ -43,10 +43,8 @@ def test_what_was_written_is_read_back_oldest_first(tmp_path):
     flight = ring_reader.read_ring(tmp_path / "ring-0-0.bin")
     assert [s.micro for s in flight.steps] == list(range(12, 20))
     assert [s.loss for s in flight.steps] == [i / 7 for i in range(12, 20)]
-    assert flight.steps[0].loss_before == 12 / 3
-    assert flight.steps[3].random == step(15).random
-    assert flight.torn == 0
-    assert flight.pid == os.getpid()
+    assert (flight.steps[0].loss_before, flight.steps[3].random) == (12 / 3, step(15).random)
+    assert (flight.torn, flight.pid) == (0, os.getpid())
     now = flight.now
     assert (now.number, now.phase, now.stage, now.op) == (9, "backward", "decoder.fusion", "aten::convolution_backward")
     assert now.samples == ["page_19.png", "b"]

@@ -73,3 +73,10 @@ def test_what_is_no_trail_is_none(tmp_path: Path) -> None:
         assert replay_position.read(path) is None
     replay_position.Writer(path)
     assert replay_position.read(path) is None  # nothing was said yet
+
+
+def test_fields_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
+    writer = replay_position.Writer(tmp_path / "trail.bin")
+    writer.enter({"op": "aten::cat", "inputs": ["(2, 3) fp32"] * 5000, "line": "x" * 9000})
+    position = replay_position.read(tmp_path / "trail.bin")
+    assert position is not None and position.place == {"op": "aten::cat", "inputs": "...", "line": "..."}

@@ -96,6 +96,7 @@ def test_a_sorted_batch_is_distinguished_from_a_batch_in_order():
 def test_a_list_of_pictures_beside_their_labels_is_as_long_as_these():
     pictures = [torch.zeros(3, 8, 8)] * 5
     assert batch_tree.batch_size((pictures, torch.zeros(5))) == 5
+    assert batch_tree.batch_size([(torch.zeros(6, 3), torch.zeros(6), tuple("abcdef"))] * 2) == 6
     assert batch_tree.batch_size({"x": pictures, "y": [{"boxes": torch.zeros(2, 4)}] * 5}) == 5
     assert batch_tree.batch_size([torch.zeros(4, 3), torch.zeros(4)]) == 4
     assert batch_tree.batch_size({"maps": [torch.zeros(6, 2, s, s) for s in (8, 4, 2)], "y": torch.zeros(6)}) == 6
@@ -104,12 +105,8 @@ def test_a_list_of_pictures_beside_their_labels_is_as_long_as_these():
 def test_a_tensor_of_two_batches_selects_the_name() -> None:
     assert batch_tree.name_of_part("a + b", "input batch[1]['x']") == "b"
     assert batch_tree.name_of_part("a + b", "target batch[0]") == "a"
-    assert (
-        batch_tree.name_of_part("a + b", "input batch[2]")
-        == batch_tree.name_of_part("a + b", "output aten::div")
-        == "a + b"
-    )
-    assert batch_tree.name_of_part("a", "input batch[1]") == "a"
+    for names, tensor in (("a + b", "input batch[2]"), ("a + b", "output aten::div"), ("a", "input batch[1]")):
+        assert batch_tree.name_of_part(names, tensor) == names
 
 
 def test_a_batch_next_to_another_is_partial() -> None:
@@ -119,19 +116,13 @@ def test_a_batch_next_to_another_is_partial() -> None:
     assert not batch_tree.is_partial((small, [{"boxes": torch.ones(n, 4)} for n in range(4)]), 4)
 
 
-@dataclass
-class Mine:
-    images: torch.Tensor
-    pages: list[str]
-
-
 @pytest.mark.parametrize(
     "batch,expected",
     [
         ({"x": torch.ones(2), "image_id": ["a", "b"]}, ["a", "b"]),
         ({"x": torch.ones(2), "id": torch.tensor([7, 9])}, ["7", "9"]),
         ((torch.ones(2, 3), torch.tensor([0, 1]), ("a.png", "b.png")), ["a.png", "b.png"]),
-        (Mine(torch.ones(2), ["p1", "p2"]), ["p1", "p2"]),
+        (Pair(torch.ones(2), ["p1", "p2"]), ["p1", "p2"]),
         ((torch.ones(2), torch.tensor([0, 1])), []),
         (torch.ones(2), []),
         ([torch.ones(2), {"path": Path("x/a.png")}], ["a.png"]),
@@ -171,9 +162,6 @@ class Plain:
 
 
 def test_names_in_a_data_set():
-    assert index_namer(Folder())(1) == "root/dog/2.png"
-    assert index_namer(Subset(Folder(), [1]))(0) == "root/dog/2.png"
-    assert index_namer(Folder())(9) == "9"
-    assert index_namer(Own())(0) == "zero"
-    assert index_namer(Own())(5) == "5"
+    assert index_namer(Folder())(1) == index_namer(Subset(Folder(), [1]))(0) == "root/dog/2.png"
+    assert (index_namer(Folder())(9), index_namer(Own())(0), index_namer(Own())(5)) == ("9", "zero", "5")
     assert index_namer(Plain())((0, 2)) == "(0, 2)"

@@ -89,7 +89,5 @@ def test_what_is_as_it_was_or_unknown_is_not_reported(tmp_path: Path) -> None:
 def test_a_script_that_is_gone_or_edited_is_reported(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("new")
     program = {"time": OLD, "cwd": str(tmp_path), "argv": ["python", "x.py", "gone.yaml"]}
-    assert recorded_step.find_changes(tmp_path, program, []) == [
-        "x.py has changed since the run began",
-        "gone.yaml is gone: it was started with it",
-    ]
+    expected = ["x.py has changed since the run began", "gone.yaml is gone: it was started with it"]
+    assert recorded_step.find_changes(tmp_path, program, []) == expected

@@ -282,11 +282,8 @@ def test_a_program_that_cannot_be_started_again_says_why(tmp_path: Path, program
 
 def test_ocrlab_train_is_started_by_its_job_and_a_script_as_it_was(tmp_path: Path) -> None:
     ours = make_run(tmp_path / "a", kind="ocrlab train", argv=["python", "-m", "ocrlab", "train", "data=x"])
-    assert recorded_step.command(recorded_step.find(ours), Path("job"))[1:] == [
-        "-m",
-        "ocrlab.training.jobs.replay_step",
-        "job",
-    ]
+    expected = ["-m", "ocrlab.training.jobs.replay_step", "job"]
+    assert recorded_step.command(recorded_step.find(ours), Path("job"))[1:] == expected
     child = ["python", "-c", "from ocrlab.notebook import child_main as child; child.start()", "/tmp/ocrlab-child-gone"]
     notebook = make_run(tmp_path / "c", kind="ocrlab train", argv=child)
     assert recorded_step.command(recorded_step.find(notebook), Path("job"))[1:] == [

@@ -96,10 +96,8 @@ def test_reports_of_races_of_memory_that_nobody_wrote_and_of_barriers_are_read()
     )
     unwritten, barrier = tool_reports.parse_reports(UNWRITTEN)
     assert (unwritten["kernel"], unwritten["address"]) == ("vectorAdd(int *)", "0x7f3c7ec000fc")
-    assert (barrier["what"], barrier["kernel"]) == (
-        "Barrier error detected. Divergent thread(s) in warp.",
-        "kernel(float *)",
-    )
+    expected = ("Barrier error detected. Divergent thread(s) in warp.", "kernel(float *)")
+    assert (barrier["what"], barrier["kernel"]) == expected
     assert tool_reports.parse_reports(CLEAN) == tool_reports.parse_reports("Invalid __global__ read of size 4\n") == []
     long = tool_reports.parse_reports(OLD.replace("spill(int*)", "k<" + "at::native::f, " * 90 + ">"))[1]
     assert len(long["kernel"]) <= tool_reports.LONGEST

@@ -36,11 +36,17 @@ def test_what_was_wrong_before_anything_was_computed_needs_no_other_cell() -> No
     assert names({"kind": "data"}, on_gpu=True) == []
 
 
+def test_a_crash_in_an_operator_of_a_library_asks_for_less_of_it_and_one_after_it_for_nothing() -> None:
+    assert names({"kind": "crash", "op": "aten::convolution"}) == ["mkldnn off", "one thread"]
+    assert names({"kind": "crash", "after": "aten::convolution"}) == []
+
+
 def test_nan_of_a_backward_pass_asks_for_anomaly_mode() -> None:
     assert names({"kind": "nonfinite", "phase": "backward"}) == ["anomaly mode"]
     assert names({"kind": "nonfinite", "phase": "backward", "line": "a.py:3 f"}) == [], "it would tell the same line"
     half = {"kind": "nonfinite", "phase": "backward", "inputs": ["(4, 8) fp16 cuda:0"]}
     assert names(half, on_gpu=True)[:3] == ["fp32", "anomaly mode", "on the CPU"]
+    assert not variants.says(variants.FP32, half) and variants.says(variants.ANOMALY, half), "the program casts itself"
     assert "anomaly mode" not in names({**half, "line": "a.py:3 f"}, on_gpu=True)
     assert len(set(names(half, on_gpu=True))) == len(names(half, on_gpu=True))
 

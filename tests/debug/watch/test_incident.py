@@ -193,11 +193,8 @@ ENTRIES = catalogue.load().entries
 
 
 def fitted(experiment: str, command: list[str], run: str = "") -> str:
-    return (
-        incident.fit_experiments(Verdict(causes=[Cause("x", 0.5, [], experiment, "")]), command, run)
-        .causes[0]
-        .experiment
-    )
+    verdict = Verdict(causes=[Cause("x", 0.5, [], experiment, "")])
+    return incident.fit_experiments(verdict, command, run).causes[0].experiment
 
 
 def test_the_command_and_the_run_stand_in_the_experiment() -> None:
@@ -206,3 +203,5 @@ def test_the_command_and_the_run_stand_in_the_experiment() -> None:
         "ocrlab replay 'runs/a b' ; ocrlab watch --debug-cuda -- python 'my train.py', three times"
     )
     assert "the first: it names module" in experiment
+    for command in ([], ["python", "-c", "a\nb"], ["python", *["--page=x.jpg"] * 20]):
+        assert fitted("PYTHONFAULTHANDLER=1 COMMAND", command) == "PYTHONFAULTHANDLER=1 COMMAND", "it makes no line"

@@ -22,6 +22,11 @@ def sampled(*paths):
     return {(1, 1): [stack_sampling.Place(tuple(path), {}) for path in paths]}
 
 
+def test_each_thread_is_looked_at_by_itself():
+    first, other = (sampled([MAIN, (name, "t.py", 1)])[1, 1] for name in "ab")
+    assert not stack_sampling.moved({(1, 1): first, (1, 2): other})
+
+
 def counting(*values, name="i"):
     return {(1, 1): [stack_sampling.Place((MAIN,), {(1, "epoch", name): value}) for value in values]}
 

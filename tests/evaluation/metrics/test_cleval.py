@@ -109,6 +109,15 @@ def test_each_cut_and_each_merge_costs_a_single_character() -> None:
     assert (merged.recall, merged.precision) == (1.0, 19 / 20)
 
 
+def test_texts_are_compared_letter_by_letter_in_the_order_of_the_text() -> None:
+    page = cleval.judge([LINE], [False], ["total"], [LINE], ["tota1x"])
+    assert (page.agreed.tolist(), page.written.tolist()) == ([4], [6])
+    halves = [box(50, 0, 100, 20), box(0, 0, 50, 20)]
+    assert cleval.judge([LINE], [False], ["total!"], halves, ["al!", "tot"]).agreed.tolist() == [3, 3]
+    pairs = (("abca", "bcab"), ("aabb", "bcab"), ("bcab", "aabb"), ("cc", "abca"), ("xabc", "abcx"))
+    assert [len(cleval.common(*pair)) for pair in pairs] == [3, 2, 2, 1, 3]
+
+
 def test_a_false_detection_adds_the_characters_of_its_shape() -> None:
     flat, square, tall = box(200, 0, 300, 20), box(200, 0, 220, 20), box(200, 0, 210, 200)
     page = cleval.judge([LINE], [False], ["abc"], [LINE, flat, square, tall])

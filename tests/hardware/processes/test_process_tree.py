@@ -72,9 +72,7 @@ def test_parents_come_before_children_and_the_root_first(start: Start) -> None:
     child = start("import subprocess; subprocess.Popen(['sh', '-c', 'sleep 600; true'])")
     assert eventually(lambda: len(process_tree.descendants(child.pid)) == 3)
     family = process_tree.descendants(child.pid)
-    assert family[0].pid == child.pid
-    assert family[1].parent == child.pid
-    assert family[2].parent == family[1].pid
+    assert (family[0].pid, family[1].parent, family[2].parent) == (child.pid, child.pid, family[1].pid)
     assert {process.session for process in family} == {child.pid}
     assert [process.role for process in family] == ["main", "other", "other"]
     table = process_tree.snapshot()
@@ -134,21 +132,10 @@ def test_roles_by_command(command: str, role: str) -> None:
     assert process_tree._role(process_tree.Process(2**22 + 1, name=name), command, None) == role
 
 
-@pytest.mark.parametrize(
-    ("code", "name"),
-    [
-        (-11, "SIGSEGV"),
-        (139, "SIGSEGV"),
-        (137, "SIGKILL"),
-        (-50, "signal 50"),
-        (0xC0000005, "SIGSEGV"),
-        (-1073740791, "SIGABRT"),
-        (0, None),
-        (1, None),
-        (255, None),
-        (None, None),
-    ],
-)
+@pytest.mark.parametrize(("code", "name"), [
+    (-11, "SIGSEGV"), (139, "SIGSEGV"), (137, "SIGKILL"), (-50, "signal 50"), (0xC0000005, "SIGSEGV"),
+    (-1073740791, "SIGABRT"), (0, None), (1, None), (255, None), (None, None),
+])  # fmt: skip
 def test_an_exit_code_as_subprocess_a_shell_and_windows_have_it(code: int | None, name: str | None) -> None:
     assert exit_codes.signal_of_exit(code) == name
 

@@ -19,6 +19,7 @@ from PIL import Image
 from ocrlab.config.schema import load
 from ocrlab.errors import RunError
 from ocrlab.notebook import child_runner, page_viewer
+from ocrlab.notebook.page_viewer import widgets
 from ocrlab.notebook.page_viewer.messages import DetectorInfo, Source
 from ocrlab.notebook.page_viewer.widgets import Panel
 from ocrlab.notebook.page_viewer.worker import PageWorker
@@ -72,7 +73,7 @@ def test_every_setting_changes_the_polygons_and_not_the_picture(panel: Panel, na
     assert shown(panel)[1] == before[1] and panel.post() == panel.opened.post
 
 
-def test_pages_and_splits_are_walked_through(panel: Panel) -> None:
+def test_pages_and_splits_are_walked_through(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
     first = panel.at["picture"].value
     panel.at["next"].click()
     assert panel.source == Source("val", 1) and panel.at["picture"].value != first
@@ -82,6 +83,9 @@ def test_pages_and_splits_are_walked_through(panel: Panel) -> None:
     panel.at["split"].value = "train"
     assert panel.source == Source("train", 0) and len(panel.at["page"].options) == 48
     assert panel.page.name in panel.at["picture"].value
+    panel.source = Source("train", 9)
+    monkeypatch.setattr(widgets, "LISTED", 4)
+    assert [source.place for _, source in panel._choices()] == [7, 8, 9, 10], "those around the page that is shown"
 
 
 def upload(panel: Panel, name: str, data: bytes) -> None:

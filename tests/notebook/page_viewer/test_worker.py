@@ -197,10 +197,8 @@ def test_nothing_that_a_stranger_wrote_becomes_markup(page: ViewedPage, judged: 
 
 def test_what_is_saved_is_the_prediction_that_others_read(page: ViewedPage, judged: Detections) -> None:
     links = re.findall(r'download="([^"]+)" href="data:([\w/]+);base64,([^"]+)"', view.saved(page, judged))
-    assert [(name, kind) for name, kind, _ in links] == [
-        ("page&lt;b&gt;.json", "application/json"),
-        ("page&lt;b&gt;.txt", "text/plain"),
-    ]
+    expected = [("page&lt;b&gt;.json", "application/json"), ("page&lt;b&gt;.txt", "text/plain")]
+    assert [(name, kind) for name, kind, _ in links] == expected
     record, lines = (base64.b64decode(data).decode() for *_, data in links)
     prediction = json.loads(record)
     assert (prediction["schema"], prediction["width"], prediction["height"], len(prediction["detections"])) == (

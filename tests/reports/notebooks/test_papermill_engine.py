@@ -104,12 +104,8 @@ def test_a_crash_overwrites_the_outcome_names_signal_and_cell_and_leaves_no_orph
     result = only_result(notebook)
     assert (result.name, result.outcome) == ("dies", "CRASHED")
     assert result.ending is not None
-    assert {key: result.ending[key] for key in ("status", "cell", "signal", "exit_code")} == {
-        "status": "killed",
-        "cell": 4,
-        "signal": "SIGSEGV",
-        "exit_code": -11,
-    }
+    expected = {"status": "killed", "cell": 4, "signal": "SIGSEGV", "exit_code": -11}
+    assert {key: result.ending[key] for key in ("status", "cell", "signal", "exit_code")} == expected
     assert result.ending["verdict"]["signal"] == "SIGSEGV"
     assert "SIGSEGV in cell [4]" in result.sentence
     assert raised.startswith("KernelDied The kernel died of SIGSEGV in cell [4]")

@@ -152,3 +152,9 @@ def test_a_run_folder_is_read(tmp_path: Path) -> None:
 def test_messages_count_without_what_changes() -> None:
     text = "Cannot read '/data/a b.jpg' (page 12 of 63, 0x7f00) in /tmp/run-3/x; id 9f8b3c1d-aaaa-bbbb\nmore"
     assert normalize_message(text) == "Cannot read <text> (page <number> of <number>, <hex>) in <path>; id <hex>"
+
+
+def test_the_errors_of_libraries_in_small_letters_have_a_name() -> None:
+    log = 'Traceback (most recent call last):\n  File "/x/a.py", line 1, in read\n    cv2.imread(1)\n'
+    failures = [fingerprint(None, log=f"{log}{last}\nbye\n") for last in ("cv2.error: OpenCV(4.10)", "E: x")]
+    assert [failure.kind for failure in failures] == ["error", "E"] and failures[0].id != failures[1].id

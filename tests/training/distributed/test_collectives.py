@@ -127,11 +127,8 @@ def test_a_replay_takes_a_single_rank_and_reports_that(quick):
         assert step.flight.rank == rank
         assert any(f"rank {rank} of 2 is replayed alone" in warning for warning in step.warnings)
         started = recorded_step.environment(step, folder / "job.json")
-        assert (started["WORLD_SIZE"], started["RANK"], started["OCRLAB_REPLAY"]) == (
-            "1",
-            "0",
-            str(folder / "job.json"),
-        )
+        expected = ("1", "0", str(folder / "job.json"))
+        assert (started["WORLD_SIZE"], started["RANK"], started["OCRLAB_REPLAY"]) == expected
         assert ranks_of(started) == Ranks()
     assert recorded_step.find(folder).flight.rank == 0, "of ranks that did well it is the first"
     with pytest.raises(ConfigError, match="no record of rank 7. Given: --rank 7. Needed: --rank N, one of 0, 1"):

@@ -87,6 +87,11 @@ def test_everything_arrives_in_order(fake, capfd) -> None:  # type: ignore[no-un
     assert capfd.readouterr().err == ""
 
 
+def test_the_pages_that_are_shown_are_spread_over_all() -> None:
+    shown = [[index for index in range(count) if client.is_shown(index, [count])] for count in (63, 2)]
+    assert shown == [[0, 20, 41, 62], [0, 1]]
+
+
 def test_disabled_starts_nothing(fake, capfd) -> None:  # type: ignore[no-untyped-def]
     folder = fake(top="import time; time.sleep(600)\n")
     tracker = client.start(settings("disabled"), "first", folder, {})
@@ -156,10 +161,8 @@ def test_an_online_start_that_hangs_begins_again_offline_and_nothing_is_lost(fak
     tracker.log({"loss": 2.0}, 2)
     assert first.poll() == -signal.SIGKILL
     tracker.finish("completed", "last")
-    assert (sent_record(folder)["mode"], sent_record(folder)["rows"]) == (
-        "offline",
-        [[1, {"loss": 1.0}], [2, {"loss": 2.0}]],
-    )
+    expected = ("offline", [[1, {"loss": 1.0}], [2, {"loss": 2.0}]])
+    assert (sent_record(folder)["mode"], sent_record(folder)["rows"]) == expected
     stderr = capfd.readouterr().err
     assert stderr.count("\n") == 1
     assert "not ready after 8 s" in stderr

@@ -108,10 +108,8 @@ def test_offline_it_is_all_in_the_run_folder_and_can_be_sent_later(
 
     assert send(record.parent) == 0
     [sent_run] = server.runs.values()
-    assert (sent_run["displayName"], [line["_step"] for line in sent_run["history"].values()]) == (
-        "me_resnet18-fpn_0.9300",
-        [10],
-    )
+    expected = ("me_resnet18-fpn_0.9300", [10])
+    assert (sent_run["displayName"], [line["_step"] for line in sent_run["history"].values()]) == expected
     assert [artifact["files"]["best.ckpt"] for artifact in server.artifacts.values()] == [b"weights"]
     assert leaks(server, run) == []
 

@@ -15,8 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils.checkpoint import checkpoint
 
-from ocrlab.debug.instruments.memory import memory_watch
+from ocrlab.debug.instruments.memory import memory_text, memory_watch
 from ocrlab.debug.instruments.memory.storage_tracker import stored_bytes
+from ocrlab.debug.instruments.memory.timeline import Block, summarise
 from ocrlab.errors import ConfigError
 
 MIB = 2**20
@@ -66,7 +67,7 @@ def test_parameters_gradients_state_and_activations_are_counted_to_the_byte() ->
     saved = {r.module: r.activations for r in step.rows}
     assert saved["first.1"] == batch  # what Sigmoid saves; the linear layers save the batch and the output before
     assert saved["second.1"] == saved["second.2"] == batch
-    assert row(watch, "first.0").parameters == weights / 2
+    assert (row(watch, "first.0").parameters, row(watch, "first.0").optimizer) == (weights / 2, weights + 64)
     assert len(watch.steps) == 2
 
 
@@ -209,6 +210,19 @@ def test_the_timeline_adds_up_and_is_plotted() -> None:
     figure = watch.plot()
     assert step.peak.module.strip("()") in figure.axes[0].get_title(loc="left")
     assert {segment.phase for segment in step.segments} >= {"forward", "backward"}
+
+
+def test_blocks_of_other_devices_are_not_counted() -> None:
+    blocks = [
+        Block(100, "cpu", "a", "x", "forward", 1, 5, "activations", "a"),
+        Block(50, "cpu", "b", "y", "backward", 3, 4, "workspace", ""),
+        Block(7, "cuda:0", "b", "y", "backward", 3, 4, "workspace", ""),
+    ]
+    step = summarise(0, blocks, 0, 6, "cpu")
+    assert (step.peak.bytes, step.peak.module, step.peak.phase) == (150, "b", "backward")
+    assert [row.workspace for row in step.rows] == [0, 50]
+    lines = memory_text.table(step.rows).splitlines()
+    assert len({len(line) for line in lines}) == 1 and lines[0].index("workspace") + 9 == lines[2].index("50 B") + 4
 
 
 def test_free_pieces_of_cuda_graphs_are_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:

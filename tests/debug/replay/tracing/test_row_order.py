@@ -113,18 +113,11 @@ def columns(net: nn.Module, x: Tensor, lengths: Tensor) -> Tensor:
     return out.square().mean()
 
 
-@pytest.mark.parametrize(
-    ("step", "shape", "guessed"),
-    [
-        (of_classes, (4, 3), True),
-        (tasks, (4, 4, 3), True),
-        (columns, (4, 5), None),
-        (sorted_by_length, (4, 3), True),
-        (time_first, (4, 4, 3), True),
-        (plain, (4, 3), None),
-        (classes, (4, 3), True),
-    ],
-)
+@pytest.mark.parametrize(("step", "shape", "guessed"), [
+    (of_classes, (4, 3), True), (tasks, (4, 4, 3), True), (columns, (4, 5), None),
+    (sorted_by_length, (4, 3), True), (time_first, (4, 4, 3), True), (plain, (4, 3), None),
+    (classes, (4, 3), True),
+])  # fmt: skip
 def test_whose_it_is_is_a_guess_behind_what_moves_rows(
     tmp_path: Path, step: Callable[[nn.Module, Tensor, Tensor], Tensor], shape: tuple[int, ...], guessed: bool | None
 ) -> None:
