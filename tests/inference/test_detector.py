@@ -127,8 +127,8 @@ def test_a_page_too_large_for_the_memory_costs_itself_only(detector, sheets, mon
             list(stream)
         return
     large = Problem(None, None, "is too large for the memory that is left.")
-    found = [page if isinstance(page, Problem) else len(page.detections) for page in stream]
-    assert found == [0, 1, large, 3, 4, large, 1, 2, large]
+    pages = [page if isinstance(page, Problem) else len(page.detections) for page in stream]
+    assert pages == [0, 1, large, 3, 4, large, 1, 2, large]
 
 
 @pytest.mark.parametrize("size", [(1, 1), (300, 20_000), (3_000_000, 1), (1, 40_000), (31, 33)])

@@ -109,10 +109,11 @@ def check_step(
     report.results += [Result("untested", text, law="coverage") for text in observed.unchecked]
     torch.set_grad_enabled(True)
     step = Experiment(model, batch, loss, optimizers)
+    loader_given, val_given = loader is not None, val_loader is not None
     loader = loader if loader is not None else loader_of(step.rows)
-    val_given, val_loader = val_loader is not None, val_loader if val_loader is not None else other_loader(loader)
+    val_loader = val_loader if val_loader is not None else other_loader(loader)
     size = getattr(loader, "batch_size", None)
-    extras = Extras(loader, val_loader, factory, scheduler, size, val_given)
+    extras = Extras(loader, val_loader, factory, scheduler, size, loader_given, val_given)
     step.seconds = (clock() - began) / 6  # the observed step took about so many runs
     try:
         with warnings.catch_warnings():

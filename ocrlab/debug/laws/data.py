@@ -105,7 +105,8 @@ def test(step: Experiment, extras: Extras) -> Iterator[Result]:
 
 
 def _batch_size(step: Experiment, extras: Extras) -> Iterator[Result]:
-    wrong = batch_size_broken(extras.loader, step.batch)
+    """Report samples that were dropped; a loader that was looked up may belong to another batch."""
+    wrong = batch_size_broken(extras.loader, step.batch) if extras.loader_given else None
     yield from (wrong,) if wrong else ()
 
 

@@ -20,7 +20,8 @@ class Extras:
     factory: Callable[[], Any] | None = None
     scheduler: Any = None
     batch_size: int | None = None
-    val_given: bool = True  # else it was looked up
+    loader_given: bool = True  # else it was looked up
+    val_given: bool = True
 
 
 @dataclass(frozen=True)

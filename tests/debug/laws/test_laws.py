@@ -294,6 +294,7 @@ def test_batches_that_lose_samples_and_sets_that_overlap() -> None:
         loader = DataLoader(images, batch_size=20, collate_fn=collate)
         result = line(ocrlab.check_step(model, next(iter(loader)), classes, loader=loader), "data")
         assert text in result and result.startswith("[fail]" if text else "[ok]")
+    assert not ocrlab.check_step(model, images[:4], classes).findings, "a loader that is not given may be another's"
     train = DataLoader(TensorDataset(*images[:30]), batch_size=10)
     for start, text in ((25, "5 of 15 validation samples"), (30, "")):
         valid = DataLoader(TensorDataset(*images[start:40]), batch_size=10)
