@@ -92,7 +92,8 @@ class RuledOut:
 class Verdict:
     """The diagnosis of an incident, most probable cause first; no cause at all means that it is unknown.
 
-    `status` is failed, killed, hung, suspected or log; `signal` a name (SIGKILL); `symptom` what surfaced.
+    `status` is failed, killed, hung, suspected or log; `signal` a name (SIGKILL); `symptom` what surfaced; `values`
+    sentences on what the failing line of the program used.
     """
 
     id: str | None = None
@@ -103,6 +104,7 @@ class Verdict:
     causes: list[Cause] = field(default_factory=list)
     ruled_out: list[RuledOut] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

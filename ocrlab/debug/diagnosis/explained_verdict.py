@@ -8,6 +8,7 @@ from typing import Any
 
 from ocrlab.debug.diagnosis import catalogue, explanations, next_steps
 from ocrlab.debug.diagnosis.explanations import failure as failures
+from ocrlab.debug.diagnosis.explanations.known_values import known_values
 from ocrlab.records import Cause, Evidence, Incident, Verdict
 
 TEXTS = ("traceback.txt", "log_tail.txt")
@@ -59,6 +60,7 @@ def _explain(verdict: Verdict, incident: Incident) -> Verdict:
     failure = failure_of(incident)
     if failure is None:
         return verdict
+    verdict = replace(verdict, values=_values(incident, failure))
     stored = incident.facts.get("explained")
     if isinstance(stored, Mapping):  # made when the values were there
         fitting: tuple[str, ...] = (str(stored.get("cause")), OWN_CODE)
@@ -79,6 +81,12 @@ def _explain(verdict: Verdict, incident: Incident) -> Verdict:
     causes = list(verdict.causes)
     causes[at] = replace(causes[at], **explained)
     return replace(verdict, causes=causes)
+
+
+def _values(incident: Incident, failure: failures.Failure) -> list[str]:
+    """Return the sentences on the values of the failing line: those that are stored, else new ones."""
+    stored = incident.facts.get("known_values")
+    return list(map(str, stored)) if isinstance(stored, list) else known_values(failure)
 
 
 def _own_error(verdict: Verdict, incident: Incident, failure: failures.Failure) -> Verdict:
@@ -115,7 +123,7 @@ def stored_facts(verdict: Verdict, incident: Incident) -> dict[str, Any]:
             named = {"cause": cause.id, "explanation": cause.explanation, "fix": cause.fix, "edit": cause.edit}
             facts["explained"] = named
             break
-    return facts
+    return facts | ({"known_values": verdict.values} if verdict.values else {})
 
 
 def failure_of(incident: Incident) -> failures.Failure | None:

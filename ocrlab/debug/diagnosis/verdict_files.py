@@ -94,6 +94,8 @@ def markdown(verdict: Verdict, facts: Mapping[str, Any] | None = None) -> str:
     first = verdict.causes[0] if verdict.causes else None
     explained = explanation_parts(first) if first else []
     parts = [*explained, f"**{sentence(verdict)}**", *extra_paragraphs(facts or {}, verdict)]
+    if verdict.values:
+        parts += ["## Values of the failing line", "\n".join(f"- {value}" for value in verdict.values)]
     if first:
         lines = [f"- {_line(line.file, line.line)} `{_code(line.text)}`" for line in first.evidence]
         parts += ["## Evidence", "\n".join(lines) or "- none of its own; it looks the same as what was seen"]

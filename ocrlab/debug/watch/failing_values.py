@@ -318,7 +318,7 @@ class Reader:
             holders += [holders[0].get(part) or {} for part in ("_modules", "_parameters", "_buffers")]
         names = [name for holder in holders for name in holder if type(name) is str and not name.startswith("__")]
         near = [name for name in names if name.lower() == wanted.lower()]
-        near = near or difflib.get_close_matches(wanted, names[:MAX_LOCALS], 2, 0.7)
+        near = near or difflib.get_close_matches(wanted, names[:MAX_LOCALS], 2, 0.8)
         return {**self.describe(value, 2), "near": list(dict.fromkeys(near)), "has": list(holders[0])[:MAX_NAMES]}
 
 

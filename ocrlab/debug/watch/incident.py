@@ -21,6 +21,7 @@ from ocrlab.records import Cause, Incident, Verdict, to_json
 from ocrlab.redaction import clean
 from ocrlab.run_folder.fail_safe import append_own_error, guarded
 
+MOST_VALUES = 3  # of the failing line on the screen; all of them are in the verdict
 MAX_EVIDENCE = 240  # characters of evidence on the screen; all of it is in the verdict
 SURE = 0.8  # from here on the summary names the fix, below it the experiment that would confirm the cause
 REPLAY = re.compile(r"ocrlab replay RUN[^;]*(?:; (?:else )?)?")
@@ -77,6 +78,7 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
         "cause": lambda: _cause(verdict) if best else _own_error(verdict, place) or _cause(verdict),
         "evidence": lambda: _evidence(best, "\n".join(lines)) if best and not best.explanation else "",
         "in": lambda: _own_frame(best) if best and not best.explanation else "",
+        "values": lambda: "; ".join(verdict.values[:MOST_VALUES]) if not (best and best.explanation) else "",
         "record": lambda: last_position.position_text(recorded).removeprefix("the record ") if recorded else "",
         "hidden": lambda: error_hook.hid(place),
         "verdict": lambda: short(verdict_file) if verdict_file.is_file() else "",

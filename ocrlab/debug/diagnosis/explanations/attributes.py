@@ -213,7 +213,7 @@ def attribute_missing(fact: Fact, failure: Failure) -> Explanation | None:
         return Explanation(f"{start}.{origin_text}", WRAPPERS[kind].format(base, attribute))
     near = list(value.near or []) if value is not None else []
     defined = [name for name in _defined_attributes(failure, kind) if name != attribute]
-    near = near or difflib.get_close_matches(attribute, defined, 1, 0.7)
+    near = near or difflib.get_close_matches(attribute, defined, 1, 0.8)
     if near:
         return Explanation(
             f"{start}; it has {listed([f'`{name}`' for name in near])}.{origin_text if len(origin_text) < 200 else ''}",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ocrlab.debug.diagnosis import explanations
 from ocrlab.debug.diagnosis.explanations import failure as failures
+from ocrlab.debug.diagnosis.explanations.known_values import known_values
 from ocrlab.debug.watch import failing_values
 from tests.debug.diagnosis.explanations.library_programs import LIBRARY_FALSE_FRIENDS, LIBRARY_PROGRAMS
 from tests.debug.diagnosis.explanations.programs import FALSE_FRIENDS, HEAD, PROGRAMS
@@ -55,3 +57,34 @@ def test_facts_that_do_not_belong_together_are_not_combined(
     result = explanations.explain(fail(program, Path(os.path.realpath(tmp_path))))
     text = f"{result[1].text} {result[1].fix}" if result is not None else ""
     assert not [word for word in words if word in text], text
+
+
+VALUES = """
+net = nn.Linear(4, 2)
+sizes, names = {"small": 1}, ["a", "b"]
+
+def score(x, table, key, api_key="abc123"):
+    hidden = x.double() * 2
+    return check(api_key, net, hidden, table, names, labels, key, None)
+
+def check(*values):
+    raise ValueError("odd")
+
+labels = torch.tensor([3, -1])
+score(torch.zeros(5, 4), sizes, "large")
+"""
+
+
+def test_what_is_known_of_the_values_of_a_failing_line(tmp_path: Path) -> None:
+    failure = fail(VALUES, tmp_path)
+    outer = replace(failure, frames=[f for f in failure.frames if f.function != "check"])
+    line = HEAD.count("\n") + 7
+    assert known_values(outer) == [
+        "`net` is the module Linear(in_features=4, out_features=2, bias=True) and comes from `nn.Linear(4, 2)`"
+        f" (program.py:{line - 5})",
+        f"`hidden` is (5, 4) float64 and comes from `x.double() * 2` (program.py:{line - 1})",
+        f"""`table` is a dict of 1 item with the keys 'small' and comes from `{{"small": 1}}` (program.py:{line - 4})""",
+        f"""`names` is a list of 2 items (str) and comes from `["a", "b"]` (program.py:{line - 4})""",
+        f"`labels` is (2,) int64, values -1 to 3 and comes from `torch.tensor([3, -1])` (program.py:{line + 5})",
+        f"""`key` is the text 'large' and comes from `"large"` (program.py:{line + 6})""",
+    ]
