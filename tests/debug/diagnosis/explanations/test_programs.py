@@ -61,7 +61,7 @@ def test_facts_that_do_not_belong_together_are_not_combined(
 
 VALUES = """
 net = nn.Linear(4, 2)
-sizes, names = {"small": 1}, ["a", "b"]
+sizes, names = {"low": 1}, ["a", "b"]
 
 def score(x, table, key, api_key="abc123"):
     hidden = x.double() * 2
@@ -83,7 +83,7 @@ def test_what_is_known_of_the_values_of_a_failing_line(tmp_path: Path) -> None:
         "`net` is the module Linear(in_features=4, out_features=2, bias=True) and comes from `nn.Linear(4, 2)`"
         f" (program.py:{line - 5})",
         f"`hidden` is (5, 4) float64 and comes from `x.double() * 2` (program.py:{line - 1})",
-        f"""`table` is a dict of 1 item with the keys 'small' and comes from `{{"small": 1}}` (program.py:{line - 4})""",
+        f"""`table` is a dict of 1 item with the keys 'low' and comes from `{{"low": 1}}` (program.py:{line - 4})""",
         f"""`names` is a list of 2 items (str) and comes from `["a", "b"]` (program.py:{line - 4})""",
         f"`labels` is (2,) int64, values -1 to 3 and comes from `torch.tensor([3, -1])` (program.py:{line + 5})",
         f"""`key` is the text 'large' and comes from `"large"` (program.py:{line + 6})""",
