@@ -190,7 +190,7 @@ def test_the_record_is_json_with_every_row_and_all_lost_boxes(data: Path) -> Non
     assert mine["hmean@0.8"] == pytest.approx(2 * 10 / (16 + 12)) and record["warning"] is None
 
 
-@pytest.mark.parametrize(("words", "ratio"), [("--config mine.yaml", 0.6), ("--shape polygon", 0.4)])
+@pytest.mark.parametrize(("words", "ratio"), [("--config mine.yaml", 0.6), ("--shape polygon", 0.7)])
 def test_a_config_and_a_shape_are_taken(data: Path, monkeypatch: pytest.MonkeyPatch, words: str, ratio: float) -> None:
     monkeypatch.chdir(data)
     Path("mine.yaml").write_text("targets: {shrink_ratio: 0.6}\npost: {shape: polygon}\n", encoding="utf-8")

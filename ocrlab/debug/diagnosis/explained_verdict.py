@@ -28,6 +28,8 @@ EXPLAINED = (
     "dist.misconfig",
     "dist.unused_params",
     "driver.none",
+    "gpumem.capacity",
+    "host.alloc_fail",
     "io.missing",
     "io.permission",
     "loader.pickling",

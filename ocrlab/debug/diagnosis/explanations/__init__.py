@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ocrlab.debug.diagnosis.explanations import (  # noqa: F401  each registers its explanations
+    allocations,
     attributes,
     autograd,
     batch_shapes,

@@ -461,6 +461,10 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"(?P<function>[\w.]+)\(\) takes (?:from \d+ to )?(?P<expected>\d+) positional arguments? but "
         r"(?P<actual>\d+) (?:was|were) given",
     ),
+    "allocation": (
+        r"you tried to allocate (?P<bytes>\d+) bytes",
+        r"(?:Tried to|Unable to) allocate (?P<size>[\d.]+) (?P<unit>[KMGTPE]?i?B)",
+    ),
     "key": (r"^KeyError",),
     "assertion": (r"^AssertionError",),
     "empty_values": (

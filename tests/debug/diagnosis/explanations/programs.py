@@ -28,6 +28,24 @@ Net()(torch.rand(64, 3, 100, 100))
 """,
         ["`fc1`", "27648", "4500", "48 x 24 x 24", "in_features=27648"],
     ),
+    "every_pair_at_once": (
+        """
+points = torch.rand(400_000, 16)
+distances = (points[:, None] - points[None]).norm(dim=-1)
+""",
+        ["400,000 x 400,000 x 16", "10.2 TB", "chunks along axis 0 of `points`"],
+    ),
+    "an_absurd_layer": (
+        "nn.Linear(512 * 7 * 7 * 1000, 40960)\n",
+        ["25,088,000 is `in_features`", "40,960 is `out_features`", "4.11 TB"],
+    ),
+    "a_square_of_a_name": (
+        """
+COUNT = 3_000_000
+np.zeros((COUNT, COUNT))
+""",
+        ["3,000,000 is `COUNT`", "72 TB"],
+    ),
     "linear_after_a_flattened_batch": (
         """
 class Net(nn.Module):

@@ -1,0 +1,83 @@
+"""A tensor too large for the memory: which sizes of the program multiply to it."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+from collections.abc import Iterator
+
+from ocrlab.debug.diagnosis.explanations.explanation import Explanation, explains, listed
+from ocrlab.debug.diagnosis.explanations.failure import Failure
+from ocrlab.debug.diagnosis.explanations.messages import Fact
+from ocrlab.debug.diagnosis.explanations.origins import failing_expression, origin
+from ocrlab.debug.diagnosis.explanations.source import constant
+
+ITEM_SIZES = {"float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "float16": 2, "bfloat16": 2, "bool": 1}
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "PiB": 1 << 50, "EiB": 1 << 60}
+MOST_FACTORS, MOST_SIZES = 4, 24
+
+
+@explains("allocation")
+def too_large(fact: Fact, failure: Failure) -> Explanation | None:
+    """A result whose sizes, read from the operands, multiply to what was asked for."""
+    frame, place = failure.frame, failing_expression(failure, failure.frame, ast.expr)
+    if frame is None or place is None:
+        return None
+    sizes = list(_sizes(failure))
+    dtypes = [value.dtype for value in frame.values.values() if value.kind in ("tensor", "array")]
+    known = [ITEM_SIZES.get(str(dtype), 4) for dtype in dtypes]
+    for item in dict.fromkeys([*known, 4, 8]):
+        factors = _factors(fact, item, sizes)
+        if factors is None:
+            continue
+        wanted = " x ".join(f"{size:,}" for size, _ in factors)
+        names = [f"{size:,} is {name}" for size, name in dict.fromkeys(factors)]
+        total = math.prod(size for size, _ in factors)
+        source, node = place
+        largest = max(factors)[1]
+        return Explanation(
+            f"`{source.code(node)}` ({frame.place}) makes one result of {wanted} = {total:,} values of {item} bytes, "
+            f"{size_words(total * item)} at once: {listed(names)}.",
+            f"If it is meant to be that large, compute it in chunks along {largest} and keep only what is needed of "
+            "each. Otherwise correct the size that is wrong.",
+        )
+    return None
+
+
+def size_words(size: float) -> str:
+    """Return `900 GB`."""
+    power = min(int(math.log(max(size, 1), 1000)), 6)
+    return f"{size / 1000**power:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB', 'PB', 'EB')[power]}"
+
+
+def _sizes(failure: Failure) -> Iterator[tuple[int, str]]:
+    """Yield the lengths of axes and the whole numbers in the failing line and the calls below it, with their names."""
+    frame, place = failure.frame, failing_expression(failure, failure.frame, ast.expr)
+    for where, value in failure.values():
+        inside = f" of {where.function}" if where.is_library else ""
+        if value.shape is not None:
+            yield from ((n, f"axis {axis} of `{value.name}`{inside}") for axis, n in enumerate(value.shape) if n > 1)
+        elif isinstance(value.number, int) and value.number > 1:
+            yield value.number, f"`{value.name}`{inside}"
+    for node in ast.walk(place[1]) if place else ():
+        number = constant(origin(failure, place[0], node, frame).node) if isinstance(node, ast.expr) and place else None
+        if isinstance(number, int) and number > 1:
+            yield number, f"`{place[0].code(node)}`" if place else ""
+
+
+def _factors(fact: Fact, item: int, sizes: list[tuple[int, str]]) -> list[tuple[int, str]] | None:
+    """Return the fewest sizes that multiply to the values that were asked for; those of other operands first."""
+    if fact.bytes is not None:
+        low = high = int(fact.bytes)
+    else:  # a rounded number
+        size = float(fact.size) * UNITS[str(fact.unit)]
+        low, high = int(size * 0.995), int(size * 1.005)
+    if low < 1 << 30:
+        return None
+    large = sorted(dict.fromkeys(sizes), key=lambda size: -size[0])[:MOST_SIZES]
+    for count in range(1, MOST_FACTORS + 1):
+        for chosen in itertools.combinations_with_replacement(large, count):
+            if low <= math.prod(size for size, _ in chosen) * item <= high:
+                return list(chosen)
+    return None
