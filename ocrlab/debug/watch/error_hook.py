@@ -101,15 +101,18 @@ def hidden_errors(
 def failing_values(records: Sequence[dict[str, Any]], log: str, main: int) -> dict[str, Any]:
     """Return the fact `values`: what the lines of the exception that ended the program used.
 
-    Where a data worker passed the exception on, the values are those of the worker.
+    Where a data worker or a spawned rank passed the exception on, the values are those of that process.
     """
     described = [record for record in records if record.get("values") and record.get("chain")]
     shown = [record for record in described if str(record["chain"][0]["says"]).partition("\n")[0][:200] in log]
-    worker = [record for record in shown if record["pid"] != main and "in DataLoader worker process" in log]
+    passed_on = "in DataLoader worker process" in log or "terminated with the following error" in log
+    worker = [record for record in shown if record["pid"] != main and passed_on]
     ended = [record for record in shown if record["kind"] == "uncaught" and record["pid"] == main]
     ended += [record for record in shown if record["kind"] == "uncaught"]
     chosen = worker[-1:] or ended[:1]
-    return {"values": _without_secrets(chosen[0]["values"])} if chosen else {}
+    # The file stays as it is: a home folder in its path is redacted, and the source would not be found.
+    frames = chosen[0]["values"] if chosen else []
+    return {"values": [{**_without_secrets(frame), "file": frame["file"]} for frame in frames]} if frames else {}
 
 
 def _without_secrets(value: Any, name: str = "") -> Any:

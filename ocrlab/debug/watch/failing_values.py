@@ -30,7 +30,10 @@ MAX_MODULES = 10_000
 LIBRARY_ARGUMENTS = 8  # tensors of a library's frame
 MAX_CODE = 1 << 16  # bytes of a function's code up to the failing instruction, whose columns are looked up
 NO_ATTRIBUTE = "<no attribute>"  # the name under which the object stands that an AttributeError is about
-MAX_LOCALS = 1000  # names of a frame among which a DataLoader is looked for
+MAX_LOCALS = 1000  # names of a frame among which loaders, modules and tensors with a graph are looked for
+MAX_REFERENCED = 16  # such values of a frame
+WITHOUT_GRADIENT = "<no gradient>"  # the name under which the parameters stand that DDP waits for
+INDICES = re.compile(r"did not receive grad for rank \d+:((?: \d+)+)")
 
 
 class Reader:
@@ -70,6 +73,8 @@ class Reader:
             return {**result, "kind": "array", "shape": list(value.shape), "dtype": str(value.dtype)} | self.range(
                 value
             )
+        if issubclass(kind, getattr(self.numpy, "generic", ())):
+            return {**result, "kind": "numpy_scalar", "text": str(value.item())[:MAX_TEXT]}
         if self.is_module(value):
             return {**result, **self.module(value)}
         if kind in (list, tuple, set, frozenset, dict):
@@ -148,7 +153,53 @@ class Reader:
         children = stored(value).get("_modules")
         if isinstance(children, dict) and children:
             result["children"] = [[name, type(child).__name__] for name, child in list(children.items())[:MAX_NAMES]]
+            result["last"] = [[name, type(child).__name__] for name, child in list(children.items())[-3:]]
+        return result | self.parts(value)
+
+    def parts(self, root: Any) -> dict[str, Any]:
+        """Return the parameters that a module trains, and the tensors in its plain attributes, which `to` leaves."""
+        trained, frozen, plain = [], 0, []
+        for path, module in self.named_modules(root):
+            for name, parameter in (stored(module).get("_parameters") or {}).items():
+                if self.is_tensor(parameter) and parameter.requires_grad:
+                    trained.append(f"{path}.{name}" if path else name)
+                elif parameter is not None:
+                    frozen += 1
+            for name, item in list(stored(module).items())[:MAX_ITEMS]:
+                first = item[0] if type(item) in (list, tuple) and item else item
+                if self.is_tensor(first) and len(plain) < MAX_NAMES:
+                    made_by = type(first.grad_fn).__name__ if first.grad_fn is not None else None
+                    weight_norm = f"{name}_g" in (stored(module).get("_parameters") or {})
+                    plain.append(
+                        [path, name, type(module).__name__, str(first.device), "weight_norm" if weight_norm else made_by]
+                    )
+        result = {"trained": [*trained[:2], *trained[2:][-2:]], "trained_count": len(trained), "frozen_count": frozen}
+        return {**result, "plain_tensors": plain}
+
+    def named_modules(self, root: Any) -> list[tuple[str, Any]]:
+        """Return a module and those below it with their paths, in the order in which torch counts parameters."""
+        todo, result, known = [("", root)], [], set()
+        while todo and len(result) < MAX_MODULES and not self.late():
+            path, module = todo.pop()
+            if module is None or id(module) in known:
+                continue
+            known.add(id(module))
+            result.append((path, module))
+            children = stored(module).get("_modules") or {}
+            todo += [(f"{path}.{name}" if path else name, child) for name, child in reversed(list(children.items()))]
         return result
+
+    def without_gradient(self, traces: list[TracebackType], message: str) -> list[str]:
+        """Return the names of the parameters that DistributedDataParallel numbers in its message."""
+        wrapped = [entry.tb_frame.f_locals.get("self") for entry in traces]
+        model = next((w for w in reversed(wrapped) if type(w).__name__ == "DistributedDataParallel"), None)
+        indices, names, known = [int(number) for match in INDICES.findall(message) for number in match.split()], [], set()
+        for path, module in self.named_modules((stored(model).get("_modules") or {}).get("module")):
+            for name, parameter in (stored(module).get("_parameters") or {}).items():
+                if parameter is not None and parameter.requires_grad and id(parameter) not in known:
+                    known.add(id(parameter))
+                    names.append(f"{path}.{name}" if path else name)
+        return [names[index] for index in indices[:MAX_ITEMS] if index < len(names)]
 
     def container(self, value: Any, depth: int) -> dict[str, Any]:
         items = list(value.values() if isinstance(value, dict) else value) if len(value) <= 10_000 else []
@@ -278,10 +329,12 @@ class Reader:
                 if type(value) is not type(sys):
                     values[name] = self.describe(value, 2)
             referenced = list(local) if code.co_name != "<module>" else []
+            others = 0
             for name in [*referenced, *code.co_names][:MAX_LOCALS]:
                 value = local.get(name, frame.f_globals.get(name))
-                if name not in values and any(base.__name__ == "DataLoader" for base in type(value).__mro__):
+                if name not in values and others < MAX_REFERENCED and self.explains_much(value):
                     values[name] = self.describe(value, 1)
+                    others += 1
         else:
             for name, value in list(local.items())[:MAX_NAMES]:
                 wanted = (
@@ -293,6 +346,12 @@ class Reader:
                     values[name] = self.describe(value, 1)
         result["values"] = values
         return result
+
+    def explains_much(self, value: Any) -> bool:
+        """Whether a value may explain a failure of another line: a loader, a model, a tensor with a graph, a loss."""
+        loader = any(base.__name__ == "DataLoader" for base in type(value).__mro__)
+        graph = self.is_tensor(value) and (value.grad_fn is not None or value.numel() == 1)
+        return loader or graph or self.is_module(value) or issubclass(type(value), getattr(self.numpy, "generic", ()))
 
     def called(self, trace: TracebackType) -> dict[str, Any]:
         """Return the classes and functions that the line of a library names, by their names."""
@@ -397,6 +456,9 @@ def collect(error: BaseException, is_own: Callable[[str], bool]) -> list[dict[st
             result[-1]["values"][NO_ATTRIBUTE] = reader.without_attribute(error)
         except Exception:
             return result
+    if result and type(error) is RuntimeError and error.args and type(error.args[0]) is str:
+        names = reader.without_gradient(traces, error.args[0]) if "did not receive grad" in error.args[0] else []
+        result[-1]["values"] |= {WITHOUT_GRADIENT: {"kind": "names", "type": "list", "names": names}} if names else {}
     while len(result) > 1 and len(repr(result)) > MAX_RECORD:
         del result[0]
     return result

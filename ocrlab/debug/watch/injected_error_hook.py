@@ -196,7 +196,8 @@ def on_raise(code: CodeType, offset: int, error: BaseException) -> None:
         trace, cause = error.__traceback__, sys.exc_info()[1]
         if cause is not None and (trace is None or trace.tb_next is None):
             status = error.code
-            write("exit", status=status if isinstance(status, int | str) else None, chain=chain(cause))
+            code = status if isinstance(status, int | str) else None
+            write("exit", status=code, chain=chain(cause), values=values_of(cause))
     except Exception as problem:
         failed("on_raise", problem)
 
@@ -230,7 +231,8 @@ def leaves(status: object = None, /) -> NoReturn:
     error = sys.exc_info()[1]
     if error is not None:
         try:
-            write("exit", status=status if isinstance(status, int | str) else None, chain=chain(error))
+            code = status if isinstance(status, int | str) else None
+            write("exit", status=code, chain=chain(error), values=values_of(error))
         except Exception as problem:
             failed("leaves", problem)
             error = None

@@ -14,6 +14,7 @@ from ocrlab.debug.diagnosis.explanations.explanation import (
 )
 from ocrlab.debug.diagnosis.explanations.failure import Failure
 from ocrlab.debug.diagnosis.explanations.messages import Fact
+from ocrlab.debug.diagnosis.explanations.module_tensors import freezing_line, frozen_model
 from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, origin
 from ocrlab.debug.diagnosis.explanations.source import (
     Source,
@@ -235,19 +236,17 @@ def loss_without_graph(fact: Fact, failure: Failure) -> Explanation | None:
                     "Use `with torch.no_grad():` around the evaluation only.",
                     None,
                 )
-        for n in other.nodes:
-            frozen = (
-                isinstance(n, ast.Assign) and last_name(n.targets[0]) == "requires_grad" and constant(n.value) is False
-            )
-            if frozen or (
-                isinstance(n, ast.Call) and last_name(n.func) == "requires_grad_" and constant(argument(n, 0)) is False
-            ):
-                return Explanation(
-                    f"{text} `{other.code(n)}` ({other.place(n)}) freezes parameters: if all that the loss depends "
-                    "on are frozen, there is nothing to train.",
-                    "Leave the parameters that should learn unfrozen (the new head), and build them after the "
-                    "others were frozen.",
-                )
+    frozen = frozen_model(failure)
+    if frozen is not None:
+        return Explanation(f"{text} {frozen[0]}", frozen[1])
+    freezing = freezing_line(failure)
+    if freezing is not None:
+        return Explanation(
+            f"{text} {freezing} freezes parameters: if all that the loss depends on are frozen, there is nothing to "
+            "train.",
+            "Leave the parameters that should learn unfrozen (the new head), and build them after the others were "
+            "frozen.",
+        )
     return Explanation(
         text,
         "Print `requires_grad` of the values from the model's output to the loss: the first one that says False is "
@@ -327,19 +326,39 @@ def graph_used_twice(fact: Fact, failure: Failure) -> Explanation | None:
             "Add the losses and call `backward()` once, or pass `retain_graph=True` to the first call; where one "
             "part should not train, `.detach()` what it gets.",
         )
-    outside = _computed_before(source, loop, loss[1] if loss else None) if loop is not None else None
-    if outside:
-        variable, line = outside
-        text += (
-            f" `{variable}` ({source.place(line)}) was computed once before the loop, and each iteration goes "
-            "back through it."
-        )
-        return Explanation(text, f"Compute `{variable}` inside of the loop, or `.detach()` it if it should not train.")
+    while loop is not None:
+        outside = _computed_before(failure, source, loop, loss[1] if loss else None)
+        if outside:
+            variable, made_by, line = outside
+            code = source.code(made_by)
+            text += (
+                f" `{variable} = {code}` ({source.place(line)}) was computed once, before the loop: the first backward "
+                "pass freed its graph, and each further iteration goes back through it."
+            )
+            return Explanation(
+                text,
+                f"Compute `{variable}` inside of the loop, or cut its graph if it should not train: "
+                f"`{variable} = {code}.detach()`.",
+            )
+        loop = _outer_loop(source, loop)
     return Explanation(
         text,
         "Compute everything that the loss depends on again in each iteration; `.detach()` what is carried over from "
         "the last one.",
     )
+
+
+def _outer_loop(source: Source, loop: ast.AST) -> ast.AST | None:
+    """Return the loop around a loop of the same function."""
+    line = getattr(loop, "lineno", 0)
+    around = [
+        node
+        for node in source.nodes
+        if isinstance(node, ast.For | ast.While)
+        and node.lineno < line <= (node.end_lineno or 0)
+        and _same_scope(source, node.lineno, line)
+    ]
+    return max(around, key=lambda node: node.lineno, default=None)
 
 
 def _same_scope(source: Source, first: int, other: int) -> bool:
@@ -381,8 +400,13 @@ def _carried(source: Source, loop: ast.AST) -> tuple[str, int] | None:
     return None
 
 
-def _computed_before(source: Source, loop: ast.AST, loss: ast.expr | None) -> tuple[str, int] | None:
-    """Return a name that the loop reads and that a call before the loop has computed from a model."""
+PYTHON_CALLS = set("len iter list dict range zip enumerate open print sum int float sorted set tuple max min".split())
+
+
+def _computed_before(
+    failure: Failure, source: Source, loop: ast.AST, loss: ast.expr | None
+) -> tuple[str, ast.expr, int] | None:
+    """Return a name that the loop reads and that a call before the loop has computed from a model, and how."""
     start = getattr(loop, "lineno", 0)
     inside = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     maker = {
@@ -395,30 +419,17 @@ def _computed_before(source: Source, loop: ast.AST, loss: ast.expr | None) -> tu
     }
     for name in sorted(inside - maker):
         binding = source.binding(name, start)
-        if binding is not None and binding.kind == "assign" and isinstance(binding.value, ast.Call):
-            callee = dotted(binding.value.func)
-            if (
-                callee
-                and "." not in callee
-                and callee[0].islower()
-                and callee
-                not in (
-                    "len",
-                    "iter",
-                    "list",
-                    "dict",
-                    "range",
-                    "zip",
-                    "enumerate",
-                    "open",
-                    "print",
-                    "sum",
-                    "int",
-                    "float",
-                )
-                and any(isinstance(a, ast.Name) for a in binding.value.args)
-            ):
-                return name, binding.line
+        if binding is None or binding.kind != "assign" or not isinstance(binding.value, ast.Call):
+            continue
+        value = failure.value(name)
+        call: ast.expr = binding.value
+        while isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call):
+            call = call.func.value  # `encoder(x)` of `encoder(x).view(5, -1).mean(dim=1)`
+        callee = dotted(call.func) if isinstance(call, ast.Call) else ""
+        likely = "." not in callee and callee[:1].islower() and callee not in PYTHON_CALLS
+        likely = likely and isinstance(call, ast.Call) and any(isinstance(a, ast.Name) for a in call.args)
+        if value.made_by if value is not None and value.kind == "tensor" else likely and value is None:
+            return name, binding.value, binding.line
     return None
 
 
@@ -449,9 +460,22 @@ def changed_in_place(fact: Fact, failure: Failure) -> Explanation | None:
                 "`.detach()` them first.",
             )
         if step is not None:
+            stepped = f"`{step[0].code(step[1])}`"
+            text = (
+                f"The backward pass needs the old values of {what}, which is a weight: {stepped} "
+                f"({step[0].place(step[1])}) changed it between the forward and the backward pass."
+            )
+            old = _computed_with_old_weights(failure, step)
+            if old is not None:
+                name, call, line = old
+                return Explanation(
+                    f"{text} `{name}` was computed with the old weights (`{call}`, {step[0].place(line)}), and the loss "
+                    "is made from it.",
+                    f"Compute it again after the step: `{name} = {call}` below {stepped}, or call both `backward()` "
+                    "before the first `step()`; `.detach()` what the first loss should not train.",
+                )
             return Explanation(
-                f"The backward pass needs the old values of {what}, which is a weight: `{step[0].code(step[1])}` "
-                f"({step[0].place(step[1])}) changed it between the forward and the backward pass.",
+                text,
                 "Call all `backward()` before the first `step()`, or compute the second loss again after the step; "
                 "`.detach()` what the first loss should not train.",
             )
@@ -603,6 +627,37 @@ def _steps(failure: Failure) -> tuple[Source, ast.Call] | None:
         if call.lineno < frame.line and _same_scope(source, call.lineno, frame.line)
     ]
     return (source, before[-1]) if before else None
+
+
+def _computed_with_old_weights(failure: Failure, step: tuple[Source, ast.Call]) -> tuple[str, str, int] | None:
+    """Return a name that the loss is made from and that the stepped model has computed before the step, with its call."""
+    source, optimizer = step[0], step[1].func
+    loss = backward_loss(failure)
+    if loss is None or not isinstance(optimizer, ast.Attribute):
+        return None
+    built = origin(failure, source, optimizer.value, failure.frame)
+    models = {
+        dotted(part.func.value)
+        for part in ast.walk(built.node)
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == "parameters"
+    }
+    todo, names = [loss[1]], set()
+    while todo and len(names) < 40:
+        node = todo.pop(0)
+        for part in ast.walk(node):
+            name = dotted(part)
+            if not isinstance(part, ast.Name) or name in names:
+                continue
+            names.add(name)
+            binding = source.binding(name, node.lineno if node is not loss[1] else loss[1].lineno)
+            if binding is None or binding.value is None or binding.kind != "assign":
+                continue
+            for call in ast.walk(binding.value):
+                called = dotted(call.func) if isinstance(call, ast.Call) else ""
+                if binding.line < step[1].lineno and called and (called in models or called.split(".")[0] in models):
+                    return name, source.code(binding.value), binding.line
+            todo.append(binding.value)
+    return None
 
 
 @explains("empty_parameters")

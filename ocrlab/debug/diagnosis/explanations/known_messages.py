@@ -9,6 +9,13 @@ from typing import Any
 from ocrlab.debug.diagnosis.explanations.explanation import Explanation
 from ocrlab.debug.diagnosis.explanations.failure import Failure
 from ocrlab.debug.diagnosis.explanations.rules import Blanks, Rule, explain_by
+from ocrlab.debug.diagnosis.explanations.training_loops import (
+    branch_on_a_tensor,
+    changed_in_its_loop,
+    column_lengths,
+    planned_steps,
+    rare_update,
+)
 
 NUMBERS = re.compile(r"-?\d+")
 
@@ -462,6 +469,11 @@ MESSAGES: tuple[tuple[Any, ...], ...] = (  # pattern, rules
     (
         r"Tried to step (?P<step>\d+) times\. The specified number of total steps is (?P<total>\d+)",
         Rule(
+            "`<base>` was built for <total> steps in all, and this is step <step> (<here>).<planned><base.from>",
+            "<repair>",
+            derive=planned_steps,
+        ),
+        Rule(
             "`<base>` was built for <total> steps in all, and this is step <step> (<here>): it is stepped more "
             "often than planned, once for each batch where the total counts epochs, or in a run that goes on after "
             "its end.<base.from>",
@@ -530,6 +542,13 @@ MESSAGES: tuple[tuple[Any, ...], ...] = (  # pattern, rules
     (
         r"unscale_\(\) has already been called on this optimizer since the last update\(\)",
         Rule(
+            "`<call>` (<here>) runs for every batch, but <update>, so the second batch unscales the same gradients "
+            "again.",
+            "Move `<call>` and the clipping into that `if`, before `<base>.step(...)`: all of them once per optimizer "
+            "step.",
+            derive=rare_update,
+        ),
+        Rule(
             "`<call>` (<here>) unscales the gradients a second time in one step: `scaler.update()`, which ends the "
             "step, was not called in between (it is missing, or is skipped while gradients are accumulated).",
             "Per step once and in this order: `scaler.unscale_(optimizer)`, clip, `scaler.step(optimizer)`, "
@@ -563,15 +582,6 @@ MESSAGES: tuple[tuple[Any, ...], ...] = (  # pattern, rules
         ),
     ),
     (
-        r"The total norm of order (?P<order>[\w.]+) for gradients from `parameters` is non-finite",
-        Rule(
-            "The gradients hold inf or NaN before they are clipped (<here>): the loss or an input of this step "
-            "already did, or the backward pass overflowed.",
-            "Look for the first value that is not finite: check `torch.isfinite(loss)` and the batch before "
-            "`backward()`, or run once with `torch.autograd.set_detect_anomaly(True)`; clipping cannot repair it.",
-        ),
-    ),
-    (
         r"binary_cross_entropy.{0,80}unsafe to autocast",
         Rule(
             "Under autocast the output of the sigmoid is half precision, whose logarithm is not safe, so BCE does "
@@ -596,15 +606,6 @@ MESSAGES: tuple[tuple[Any, ...], ...] = (  # pattern, rules
             "detached, or made after the forward pass.<inputs@1.from>",
             "Compute the output from that very tensor (with `requires_grad_()` set before the forward pass), or pass "
             "`allow_unused=True`, which returns None for it.",
-        ),
-    ),
-    (
-        r"Only Tensors created explicitly by the user \(graph leaves\) support the deepcopy protocol",
-        Rule(
-            "`<call>` (<here>) copies a tensor that is the result of a computation: the module keeps an output with "
-            "its graph in an attribute, or weight_norm made a weight.",
-            "Store it detached (`self.last = x.detach()`), or copy the weights only: "
-            "`copy.deepcopy(model.state_dict())`.",
         ),
     ),
     (
@@ -1106,14 +1107,6 @@ MESSAGES: tuple[tuple[Any, ...], ...] = (  # pattern, rules
         ),
     ),
     (
-        r"Expected to have finished reduction in the prior iteration before starting a new one",
-        Rule(
-            "Some parameters of the wrapped model got no gradient in the last step: a branch or head was not used "
-            "for the loss, so the ranks wait for gradients that never come (<here>: `<call>`).",
-            "Use every parameter in the loss, remove the unused ones, or wrap with `find_unused_parameters=True`.",
-        ),
-    ),
-    (
         r"DistributedDataParallel is not needed when a module doesn't have any parameters that require a gradient",
         Rule(
             "All parameters of the module in `<call>` (<here>) are frozen, so there is nothing to synchronise.",
@@ -1137,6 +1130,39 @@ MESSAGES: tuple[tuple[Any, ...], ...] = (  # pattern, rules
             calls=("parse_args",),
         ),
     ),
+    # torch.func and torch.compile
+    (
+        r"vmap: called random operation while in randomness error mode",
+        Rule(
+            "<layer> draws random numbers inside of `vmap` (<here>: `<line>`), since the model is in training mode; "
+            "`vmap` does not do that unless it is asked to.",
+            'Call `.eval()` on the model first if its dropout should be off here, or choose: `vmap(..., '
+            'randomness="different")` (or `"same"` for all samples).',
+        ),
+        Rule(
+            "`<line>` (<here>) draws random numbers inside of `vmap`, which does not do that unless it is asked to.",
+            'Choose: `vmap(..., randomness="different")` (or `"same"` for all samples), or draw them before; a model '
+            "with dropout may only lack `.eval()`.",
+        ),
+    ),
+    (
+        r"Data-dependent branching",
+        Rule(
+            "`<branch>` (<place>) decides by the value of a tensor, <from>which `torch.compile` does not know while it "
+            "traces; `fullgraph=True` forbids it to split the graph there.",
+            "Remove `fullgraph=True`, or compute both sides: `torch.where(<test>, ..., ...)` (or `torch.cond`); with "
+            "`if` and a setting, compare a Python number.",
+            derive=branch_on_a_tensor,
+        ),
+    ),
+    (
+        r"All arrays must be of the same length|arrays must all be same length",
+        Rule(
+            "The columns of `<call>` (<here>) have different lengths: <lengths>.",
+            "Give every column one value for each row.",
+            derive=column_lengths,
+        ),
+    ),
     # Python
     (
         r"unsupported operand type\(s\) for [^:]+: '(?P<type>generator|map|filter|zip)' and",
@@ -1147,7 +1173,13 @@ MESSAGES: tuple[tuple[Any, ...], ...] = (  # pattern, rules
     ),
     (
         r"dictionary changed size during iteration|dictionary keys changed during iteration|Set changed size during "
-        r"iteration|list changed size during iteration",
+        r"iteration|list changed size during iteration|\w+ mutated during iteration",
+        Rule(
+            "`<change>` (<place>) changes `<looped>` inside of the loop that goes through it (`<head>`, <here>).",
+            "Loop over a copy of its keys: `for <target> in <copy>:`, or collect the changes in a new dict.",
+            ("in <written>:", "in <copy>:"),
+            derive=changed_in_its_loop,
+        ),
         Rule(
             "The loop of `<line>` (<here>) adds or removes entries of what it loops over.",
             "Loop over a copy: `for key in list(d):`.",

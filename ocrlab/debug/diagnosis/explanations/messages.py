@@ -316,6 +316,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"Input, output and indices must be on the current device",
         r"indices should be either on cpu or on the same device as the indexed tensor \((?P<expected>[\w:]+)\)",
     ),
+    "plain_tensor": (r"Tensor on device (?P<actual>[\w:]+) is not on the expected device (?P<expected>[\w:]+)",),
     "meta": (
         r"Tensor on device meta is not on the expected device",
         r"Cannot copy out of meta tensor; no data",
@@ -405,6 +406,16 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"(?P<path>\S+) does not exist",
         r"Unable to (?:synchronously )?open file \(unable to open file: name = '(?P<path>[^']+)', errno = 2",
     ),
+    # models and their parameters
+    "copied_graph": (r"Only Tensors created explicitly by the user \(graph leaves\) support the deepcopy protocol",),
+    "without_gradient": (
+        r"Expected to have finished reduction in the prior iteration(?:[\s\S]*?did not receive grad for rank "
+        r"\d+:(?P<indices>(?: \d+)+))?",
+    ),
+    "not_finite_gradient": (
+        r"The total norm of order [\w.]+ for gradients from `parameters` is non-finite",
+        r"Function '(?P<function>\w+?)Backward\d*' returned nan values",
+    ),
     # checkpoints
     "state_dict": (r"Error\(s\) in loading state_dict for (?P<model>[\w.]+):(?P<rest>[\s\S]*)",),
     "optimizer_groups": (
@@ -479,6 +490,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     ),
 }
 COMPILED = {kind: tuple(re.compile(pattern) for pattern in patterns) for kind, patterns in PATTERNS.items()}
+TRACED = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+), in \w+\n\s+(?P<code>[^\n]+)')  # by torch.compile
 SHAPE_TEXT = re.compile(r"-?\d+(?:(?:, ?| x |x)-?\d+)+,?|\d+,")
 
 
