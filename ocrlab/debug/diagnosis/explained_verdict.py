@@ -38,6 +38,7 @@ EXPLAINED = (
     "user.amp",
     "user.autograd",
     "user.code",
+    "user.compile",
     "user.device",
     "user.dtype",
     "user.shape",

@@ -158,7 +158,9 @@ class Reader:
 
     def parts(self, root: Any) -> dict[str, Any]:
         """Return the parameters that a module trains, and the tensors in its plain attributes, which `to` leaves."""
-        trained, frozen, plain = [], 0, []
+        trained: list[str] = []
+        plain: list[list[str | None]] = []
+        frozen = 0
         for path, module in self.named_modules(root):
             for name, parameter in (stored(module).get("_parameters") or {}).items():
                 if self.is_tensor(parameter) and parameter.requires_grad:
@@ -171,14 +173,22 @@ class Reader:
                     made_by = type(first.grad_fn).__name__ if first.grad_fn is not None else None
                     weight_norm = f"{name}_g" in (stored(module).get("_parameters") or {})
                     plain.append(
-                        [path, name, type(module).__name__, str(first.device), "weight_norm" if weight_norm else made_by]
+                        [
+                            path,
+                            name,
+                            type(module).__name__,
+                            str(first.device),
+                            "weight_norm" if weight_norm else made_by,
+                        ]
                     )
         result = {"trained": [*trained[:2], *trained[2:][-2:]], "trained_count": len(trained), "frozen_count": frozen}
         return {**result, "plain_tensors": plain}
 
     def named_modules(self, root: Any) -> list[tuple[str, Any]]:
         """Return a module and those below it with their paths, in the order in which torch counts parameters."""
-        todo, result, known = [("", root)], [], set()
+        todo: list[tuple[str, Any]] = [("", root)]
+        result: list[tuple[str, Any]] = []
+        known: set[int] = set()
         while todo and len(result) < MAX_MODULES and not self.late():
             path, module = todo.pop()
             if module is None or id(module) in known:
@@ -193,7 +203,11 @@ class Reader:
         """Return the names of the parameters that DistributedDataParallel numbers in its message."""
         wrapped = [entry.tb_frame.f_locals.get("self") for entry in traces]
         model = next((w for w in reversed(wrapped) if type(w).__name__ == "DistributedDataParallel"), None)
-        indices, names, known = [int(number) for match in INDICES.findall(message) for number in match.split()], [], set()
+        indices, names, known = (
+            [int(number) for match in INDICES.findall(message) for number in match.split()],
+            [],
+            set(),
+        )
         for path, module in self.named_modules((stored(model).get("_modules") or {}).get("module")):
             for name, parameter in (stored(module).get("_parameters") or {}).items():
                 if parameter is not None and parameter.requires_grad and id(parameter) not in known:
@@ -240,7 +254,10 @@ class Reader:
         if place.startswith("PIL."):
             return {"kind": "image", "mode": value.mode, "size": list(value.size)}
         if place.partition(".")[0] == "pandas" and kind.__name__ in ("DataFrame", "Series"):
-            return self.table(value)
+            try:  # one that is half built raises
+                return self.table(value)
+            except Exception:
+                return {"kind": "object"}
         attributes = stored(value)
         result: dict[str, Any] = {"module": place}
         if "DataLoader" in bases:

@@ -196,8 +196,8 @@ def on_raise(code: CodeType, offset: int, error: BaseException) -> None:
         trace, cause = error.__traceback__, sys.exc_info()[1]
         if cause is not None and (trace is None or trace.tb_next is None):
             status = error.code
-            code = status if isinstance(status, int | str) else None
-            write("exit", status=code, chain=chain(cause), values=values_of(cause))
+            number = status if isinstance(status, int | str) else None
+            write("exit", status=number, chain=chain(cause), values=values_of(cause))
     except Exception as problem:
         failed("on_raise", problem)
 

@@ -63,6 +63,9 @@ def explain(failure: Failure) -> tuple[str, Explanation] | None:
                 if explanation is not None:
                     name = function.__module__.rpartition(".")[2]
                     return name, _with_cells(explanation, name, failure)
+    shared = _shared_default(failure)
+    if shared is not None:
+        return "names", shared
     note = _changed_name(failure)
     return (
         (IN_NOTEBOOKS, Explanation(note, "Run the cell that makes it again, or give the later value another name."))
@@ -72,9 +75,19 @@ def explain(failure: Failure) -> tuple[str, Explanation] | None:
 
 
 def _with_cells(explanation: Explanation, module: str, failure: Failure) -> Explanation:
-    """Add which cell has changed a name of the failing line, where another kind of fault was explained."""
+    """Add which cell, or which default value, has changed a name of the failing line."""
     note = "" if module == IN_NOTEBOOKS else _changed_name(failure)
+    shared = _shared_default(failure)
+    if shared is not None:
+        return Explanation(f"{explanation.text} {shared.text}", shared.fix)
     return replace(explanation, text=f"{explanation.text} {note}") if note else explanation
+
+
+def _shared_default(failure: Failure) -> Explanation | None:
+    try:
+        return names.shared_default(failure)
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
+        return None
 
 
 def _changed_name(failure: Failure) -> str:

@@ -423,7 +423,11 @@ def _computed_before(
             continue
         value = failure.value(name)
         call: ast.expr = binding.value
-        while isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call):
+        while (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and isinstance(call.func.value, ast.Call)
+        ):
             call = call.func.value  # `encoder(x)` of `encoder(x).view(5, -1).mean(dim=1)`
         callee = dotted(call.func) if isinstance(call, ast.Call) else ""
         likely = "." not in callee and callee[:1].islower() and callee not in PYTHON_CALLS
@@ -467,11 +471,11 @@ def changed_in_place(fact: Fact, failure: Failure) -> Explanation | None:
             )
             old = _computed_with_old_weights(failure, step)
             if old is not None:
-                name, call, line = old
+                name, made_by, line = old
                 return Explanation(
-                    f"{text} `{name}` was computed with the old weights (`{call}`, {step[0].place(line)}), and the loss "
-                    "is made from it.",
-                    f"Compute it again after the step: `{name} = {call}` below {stepped}, or call both `backward()` "
+                    f"{text} `{name}` was computed with the old weights (`{made_by}`, {step[0].place(line)}), and the "
+                    "loss uses it.",
+                    f"Compute it again after the step: `{name} = {made_by}` below {stepped}, or call both `backward()` "
                     "before the first `step()`; `.detach()` what the first loss should not train.",
                 )
             return Explanation(
@@ -630,7 +634,7 @@ def _steps(failure: Failure) -> tuple[Source, ast.Call] | None:
 
 
 def _computed_with_old_weights(failure: Failure, step: tuple[Source, ast.Call]) -> tuple[str, str, int] | None:
-    """Return a name that the loss is made from and that the stepped model has computed before the step, with its call."""
+    """Return a name that the loss is made from and that the stepped model has computed before the step."""
     source, optimizer = step[0], step[1].func
     loss = backward_loss(failure)
     if loss is None or not isinstance(optimizer, ast.Attribute):
@@ -641,7 +645,7 @@ def _computed_with_old_weights(failure: Failure, step: tuple[Source, ast.Call]) 
         for part in ast.walk(built.node)
         if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == "parameters"
     }
-    todo, names = [loss[1]], set()
+    todo, names = [loss[1]], set[str]()
     while todo and len(names) < 40:
         node = todo.pop(0)
         for part in ast.walk(node):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 
-from ocrlab.debug.diagnosis.explanations.explanation import Explanation, count, explains, listed, replaced
+from ocrlab.debug.diagnosis.explanations.explanation import Explanation, changed, count, explains, listed, replaced
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Value
 from ocrlab.debug.diagnosis.explanations.messages import Fact, state_dict_keys
-from ocrlab.debug.diagnosis.explanations.origins import failing_call, origin
-from ocrlab.debug.diagnosis.explanations.source import Source, argument, dotted, last_name
+from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, origin, through_functions
+from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name
 
 WRAPPERS = {
     "module.": ("`nn.DataParallel` or `DistributedDataParallel`", "model.module.state_dict()"),
@@ -323,26 +323,85 @@ def class_not_allowed(fact: Fact, failure: Failure) -> Explanation | None:
         f"The file holds an object of the class `{name}`, not only tensors, and `{code}` reads tensors only "
         "(`weights_only=True`, the default since torch 2.6), since a pickle can run code."
     )
-    saved = _saved_object(failure, name.rpartition(".")[2])
-    text += f" `{saved[0].code(saved[1])}` ({saved[0].place(saved[1])}) saves it." if saved else ""
-    return Explanation(
-        text,
-        f"If you trust the file: allow the class, `torch.serialization.add_safe_globals([{name}])`, or load with "
-        "`weights_only=False`; for the next time save `model.state_dict()` and plain numbers.",
+    saved = _saved_object(failure, name)
+    allow = (
+        f"for a file that you trust, load with `weights_only=False` or allow the class with "
+        f"`torch.serialization.add_safe_globals([{name}])`"
     )
+    if saved is None:
+        return Explanation(text, f"Save `model.state_dict()` and plain numbers, texts and dicts; {allow}.")
+    source, call, key, value, where = saved
+    code, kind = source.code(value), name.rpartition(".")[2]
+    what = " (a NumPy number, not one of Python)" if "numpy" in name else ""
+    text += f" Here that is `{code}`{what}, which `{source.code(call.func)}` stores"
+    text += f"{f' under the key {key!r}' if key else ''} ({source.place(value)})"
+    text += f"; it comes from `{where.code}` ({where.place})." if where.node is not value else "."
+    plain = (
+        f"float({code})"
+        if "numpy" in name
+        else f"vars({code})"
+        if kind == "Namespace"
+        else f"str({code})"
+        if kind.endswith("Path")
+        else f"dict({code})"
+        if kind in ("defaultdict", "DictConfig", "Box", "EasyDict")
+        else ""
+    )
+    if not plain:
+        return Explanation(
+            text, f"Save plain values in its place, for example `vars({code})` of its attributes; {allow}."
+        )
+    return Explanation(text, f"Save `{plain}` in its place; {allow}.", changed(source, value, plain))
 
 
-def _saved_object(failure: Failure, name: str) -> tuple[Source, ast.expr] | None:
-    """Return the entry of a saved dict that was made by a class, or the options of a command line."""
-    makers = (name, "parse_args", "parse_known_args") if name == "Namespace" else (name,)
+PLAIN_CALLS = set("state_dict item float int str len bool dict list tolist vars asdict time perf_counter round".split())
+
+
+def _saved_object(failure: Failure, name: str) -> tuple[Source, ast.Call, str, ast.expr, Origin] | None:
+    """Return the entry of a saved dict that is an object of a class: source, `save`, key, expression and origin."""
+    numpy = "numpy" in name
+    makers = {name.rpartition(".")[2]} | ({"parse_args", "parse_known_args"} if name.endswith("Namespace") else set())
+    makers |= {"Path"} if name.endswith("Path") else set()
+    unclear = []
     for source in failure.all_sources():
-        for call in source.calls("save"):
-            saved = origin(failure, source, call.args[0], None).node if call.args else None
-            for value in saved.values if isinstance(saved, ast.Dict) else call.args[:1]:
-                where = origin(failure, source, value, None).node
-                if isinstance(where, ast.Call) and last_name(where.func) in makers:
-                    return source, value
-    return None
+        for call in (c for c in source.calls("save") if dotted(c.func) in ("torch.save", "save")):
+            for key, value in _entries(failure, source, call):
+                if isinstance(value, ast.Constant):
+                    continue
+                where = through_functions(failure, origin(failure, source, value, None))
+                node = where.node
+                callee = last_name(node.func) if isinstance(node, ast.Call) else ""
+                root = dotted(node.func).partition(".")[0] if isinstance(node, ast.Call) else ""
+                if callee in makers or (numpy and root in ("np", "numpy")):
+                    return source, call, key, value, where
+                live = failure.value(dotted(value)) if dotted(value) else None
+                if numpy and live is not None and live.kind == "numpy_scalar":
+                    return source, call, key, value, where
+                counted = isinstance(node, ast.Constant) or callee in PLAIN_CALLS or callee == "range"
+                loop = source.binding(dotted(value), value.lineno) if dotted(value) else None
+                if not counted and not (loop is not None and loop.kind == "for"):
+                    unclear.append((source, call, key, value, where))
+    return unclear[0] if numpy and len(unclear) == 1 else None
+
+
+def _entries(failure: Failure, source: Source, call: ast.Call) -> list[tuple[str, ast.expr]]:
+    """Return the keys and expressions of what `torch.save` gets; those that are set later too."""
+    if not call.args:
+        return []
+    saved = origin(failure, source, call.args[0], None)
+    if isinstance(saved.node, ast.Dict):
+        pairs = zip(saved.node.keys, saved.node.values, strict=True)
+        entries = [(str(constant(key)) if key is not None else "", value) for key, value in pairs]
+    elif isinstance(saved.node, ast.Call) and last_name(saved.node.func) == "dict":
+        entries = [(keyword.arg or "", keyword.value) for keyword in saved.node.keywords]
+    else:
+        entries = [("", call.args[0])]
+    name = dotted(call.args[0])
+    for node in source.nodes if name else ():
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(node, ast.Assign) and isinstance(target, ast.Subscript) and dotted(target.value) == name:
+            entries.append((str(constant(target.slice)), node.value))
+    return entries
 
 
 @explains("cuda_checkpoint")

@@ -27,6 +27,7 @@ CELL = re.compile(r"^cell (\d+)$")
 NO_ATTRIBUTE = "<no attribute>"  # as failing_values.py has it
 CHAIN = 6  # exceptions back from the last one, among which is the one that passed it on
 MESSAGE_LINES = 60
+USER_CODE = "from user code:"
 MAX_OUTPUT = 1 << 16  # characters of what a cell has printed
 MAX_SOURCE = 1 << 20  # bytes of a source file that is read
 
@@ -207,7 +208,9 @@ def from_log(log: str) -> Failure | None:
     relays = [(e, m) for e in exceptions[-CHAIN:] if (m := WORKER.search(e.message)) and m["type"] == last.type]
     relay, relayed = relays[-1] if relays else (last, None)
     following = [line.text for line in lines if last.number < line.number <= last.number + MESSAGE_LINES]
-    message = "\n".join([last.message, *itertools.takewhile(_continues, following)]).strip()
+    traced = following[following.index(USER_CODE) :] if USER_CODE in following else []  # by torch.compile
+    frames_of_it = itertools.takewhile(lambda text: text.startswith((" ", USER_CODE)), traced)
+    message = "\n".join([last.message, *itertools.takewhile(_continues, following), *frames_of_it]).strip()
     frames = [_frame(frame) for frame in [*(relay.frames if relay is not last else []), *last.frames]]
     return Failure(last.text.partition(":")[0].strip(), message, frames, int(relayed["worker"]) if relayed else None)
 

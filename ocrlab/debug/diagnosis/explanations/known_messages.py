@@ -1136,7 +1136,7 @@ MESSAGES: tuple[tuple[Any, ...], ...] = (  # pattern, rules
         Rule(
             "<layer> draws random numbers inside of `vmap` (<here>: `<line>`), since the model is in training mode; "
             "`vmap` does not do that unless it is asked to.",
-            'Call `.eval()` on the model first if its dropout should be off here, or choose: `vmap(..., '
+            "Call `.eval()` on the model first if its dropout should be off here, or choose: `vmap(..., "
             'randomness="different")` (or `"same"` for all samples).',
         ),
         Rule(

@@ -224,6 +224,37 @@ def object_called(fact: Fact, failure: Failure) -> Explanation | None:
             f"`{name}` is no longer Python's `{name}`:{source_of} gave the name to a {kind}.",
             "Use another name for that variable.",
         )
+    owner = failure.value(name.rpartition(".")[0]) if "." in name else None
+    attribute = name.rpartition(".")[2]
+    kinds = [str(owner.type).rpartition(".")[2]] if owner is not None else []
+    hides = next(
+        (
+            (s, c, n)
+            for s in failure.all_sources()
+            for c in s.nodes
+            if isinstance(c, ast.ClassDef) and (not kinds or c.name in kinds)
+            for n in ast.walk(c)
+            if isinstance(n, ast.Assign)
+            and any(dotted(target) == f"self.{attribute}" for target in n.targets)
+            and _has_method(s, c, attribute)
+        ),
+        None,
+    )
+    if "." in name and hides is not None:
+        at, scope, node = hides
+        other = {"train": "self.training", "eval": "self.evaluating"}.get(attribute, f"self.{attribute}_")
+        own = any(isinstance(n, ast.FunctionDef) and n.name == attribute for n in scope.body)
+        method = f"the method `{attribute}` of {'the class' if own else '`' + at.code(scope.bases[0]) + '`'}"
+        return Explanation(
+            f"`{at.code(node)}` ({at.place(node)}, in `{scope.name}`) hides {method}: `{name}` is a {kind} now, and "
+            f"`{place[0].code(place[1])}` ({frame.place}) calls it.",
+            f"Give the attribute another name wherever `{scope.name}` uses `self.{attribute}`"
+            + (
+                ", or use `self.training`, which `train()` and `eval()` set."
+                if attribute == "train"
+                else f" (`{other}`)."
+            ),
+        )
     where = origin(failure, place[0], place[1].func, frame) if source else None
     text = f"`{name}` is a {kind}, and `{place[0].code(place[1])}` ({frame.place}) calls it."
     if where is not None and where.node is not place[1].func:
@@ -232,6 +263,20 @@ def object_called(fact: Fact, failure: Failure) -> Explanation | None:
         text,
         "Remove the parentheses (an index needs square brackets), or use another name for the value: a function of "
         "that name may have been overwritten.",
+    )
+
+
+MODULE_METHODS = set(
+    "train eval to parameters named_parameters buffers children modules state_dict load_state_dict zero_grad apply "
+    "half float double cuda cpu type forward register_buffer add_module requires_grad_ extra_repr".split()
+)
+
+
+def _has_method(source: Source, owner: ast.ClassDef, name: str) -> bool:
+    """Whether a class defines a method, or inherits it from torch's Module."""
+    own = any(isinstance(node, ast.FunctionDef) and node.name == name for node in owner.body)
+    return own or (
+        name in MODULE_METHODS and any(last_name(base) in ("Module", "LightningModule") for base in owner.bases)
     )
 
 

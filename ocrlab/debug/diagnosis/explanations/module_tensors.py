@@ -58,8 +58,7 @@ def tensor_with_a_graph(fact: Fact, failure: Failure) -> Explanation | None:
             if made_by == "weight_norm":
                 return Explanation(
                     f"{text}: `torch.nn.utils.weight_norm` computes `{full}` anew in each forward pass.",
-                    "Use `torch.nn.utils.parametrizations.weight_norm`, whose modules can be copied, or "
-                    f"{weights}.",
+                    f"Use `torch.nn.utils.parametrizations.weight_norm`, whose modules can be copied, or {weights}.",
                 )
             if made_by:
                 return _stored(failure, f"{text}: `{full}`.", name, owner, weights)
@@ -103,9 +102,7 @@ def parameters_without_a_gradient(fact: Fact, failure: Failure) -> Explanation |
     """Parameters that DistributedDataParallel waits for: their layer was left out of the loss."""
     names = next((v.names for f in reversed(failure.frames) if (v := f.values.get(WITHOUT_GRADIENT))), None) or []
     layers = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
-    wrap = next(
-        ((s, c) for s in failure.all_sources() for c in s.calls("DistributedDataParallel", "DDP")), None
-    )
+    wrap = next(((s, c) for s in failure.all_sources() for c in s.calls("DistributedDataParallel", "DDP")), None)
     numbers = str(fact.indices or "").split()
     known = f"{listed([f'`{name}`' for name in names])} got" if names else "Some parameters of the wrapped model got"
     indices = f" (number {listed(numbers)})" if numbers and not names else ""
@@ -117,7 +114,9 @@ def parameters_without_a_gradient(fact: Fact, failure: Failure) -> Explanation |
     layer = listed([f"`{name}`" for name in layers]) if layers else "every layer"
     why, never = _left_out(failure, layers[0].partition(".")[0]) if layers else ("", False)
     single = len(layers) == 1
-    keep = f"remove {layer} or freeze {'it' if single else 'them'} (`requires_grad_(False)`) before the model is wrapped"
+    keep = (
+        f"remove {layer} or freeze {'it' if single else 'them'} (`requires_grad_(False)`) before the model is wrapped"
+    )
     use = f"let {layer} take part in the loss of every step (`loss + 0 * output.sum()` where it has no target)"
     asks = f"wrap with `find_unused_parameters=True`: `{after}`" if after else "wrap with `find_unused_parameters=True`"
     first = keep if never else use
@@ -159,14 +158,18 @@ def _left_out(failure: Failure, attribute: str) -> tuple[str, bool]:
 
 def frozen_model(failure: Failure) -> tuple[str, str] | None:
     """Say which parameters a loss without a graph could have trained, with a fix; None where that is not known."""
-    models = [value for _, value in failure.values(library=False) if value.kind == "module" and value.trained_count is not None]
+    models = [
+        value
+        for _, value in failure.values(library=False)
+        if value.kind == "module" and value.trained_count is not None
+    ]
     freezing = freezing_line(failure)
     if not models or freezing is None or failure.frame is None:
         return None
     model = max(models, key=lambda value: value.trained_count + value.frozen_count)
     if model.trained_count == 0:
         return (
-            f"All {model.frozen_count} parameters of `{model.name}` are frozen by {freezing}, so there is nothing to train.",
+            f"All {model.frozen_count} parameters of `{model.name}` are frozen by {freezing}: nothing is trained.",
             "Unfreeze what should learn after that line (`for p in model.head.parameters(): p.requires_grad = True`), "
             "or add the new layer after it.",
         )
@@ -228,12 +231,14 @@ def attribute_that_does_not_move(fact: Fact, failure: Failure) -> Explanation | 
         method = where[0].function_at(where[1].lineno) if where else None
         if method is not None and method.name != "__init__":  # a state that changes
             continue
-        made = f" (`{where[0].code(where[1])}`, {where[0].place(where[1])})" if where else ""
+        line = f" (`{where[0].code(where[1])}`, {where[0].place(where[1])})" if where else ""
         after = f'self.register_buffer("{name}", {where[0].code(where[1].value)})' if where else ""
         after = after or f'self.register_buffer("{name}", {name})'
+        at = "the CPU" if device == "cpu" else device
         return Explanation(
-            f"`self.{name}`{made} is a plain attribute of `{kind}` and stays on {'the CPU' if device == 'cpu' else device}: `.to(device)` moves only "
-            f"parameters, buffers and submodules, and the input is on {listed(sorted(others))} ({frame.place}).",
+            f"`self.{name}`{line} is a plain attribute of `{kind}` and stays on {at}: "
+            "`.to(device)` moves only parameters, buffers and submodules, and the input "
+            f"is on {listed(sorted(others))} ({frame.place}).",
             f"Register it as a buffer: `{after}` (`persistent=False` leaves it out of the state dict).",
             changed(where[0], where[1], after) if where else None,  # type: ignore[arg-type]
         )

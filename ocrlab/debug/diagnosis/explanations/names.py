@@ -9,11 +9,20 @@ import os
 import sys
 from pathlib import Path
 
-from ocrlab.debug.diagnosis.explanations.explanation import Edit, Explanation, explains, listed, replaced
+from ocrlab.debug.diagnosis.explanations.explanation import Edit, Explanation, count, explains, listed, replaced
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.model_code import LIBRARIES
-from ocrlab.debug.diagnosis.explanations.source import Source, dotted, own_nodes, parameters
+from ocrlab.debug.diagnosis.explanations.origins import failing_call
+from ocrlab.debug.diagnosis.explanations.source import (
+    Source,
+    argument,
+    default_value,
+    dotted,
+    last_name,
+    own_nodes,
+    parameters,
+)
 
 IMPORTS = {
     "np": "import numpy as np",
@@ -314,3 +323,64 @@ def _no_such_name(failure: Failure, frame: Frame, module: str, name: str) -> Exp
         f"Import `{near[0]}`." if near else f"Define `{name}` in {source.name}, or import another name.",
         replaced(failure.source(frame), frame.line, name, near[0]) if near else None,
     )
+
+
+CHANGES = {"append", "extend", "insert", "add", "update", "setdefault", "pop", "remove"}
+
+
+def shared_default(failure: Failure) -> Explanation | None:
+    """Return what is wrong where the failing line uses a list or dict that is a default value and is changed."""
+    frame = failure.frame
+    source = failure.source(frame)
+    function = source.function_at(frame.line) if source and frame else None
+    if frame is None or source is None or function is None:
+        return None
+    used = {
+        n.id for statement in source.statements_at(frame.line) for n in ast.walk(statement) if isinstance(n, ast.Name)
+    }
+    for name in sorted(used & set(parameters(function))):
+        default, value = default_value(function, name), frame.values.get(name)
+        empty = (
+            isinstance(default, ast.Call) and last_name(default.func) in ("list", "dict", "set") and not default.args
+        )
+        if not (isinstance(default, ast.List | ast.Dict | ast.Set) or empty) or name in ("cache", "memo"):
+            continue
+        changes = [
+            part
+            for part in own_nodes(function)
+            if (
+                isinstance(part, ast.Call)
+                and isinstance(part.func, ast.Attribute)
+                and part.func.attr in CHANGES
+                and dotted(part.func.value) == name
+            )
+            or (isinstance(part, ast.AugAssign) and dotted(part.target) == name)
+            or (
+                isinstance(part, ast.Assign)
+                and any(isinstance(t, ast.Subscript) and dotted(t.value) == name for t in part.targets)
+            )
+        ]
+        rebound = any(
+            isinstance(part, ast.Assign) and any(dotted(t) == name for t in part.targets)
+            for part in own_nodes(function)
+        )
+        outer = failure.own_frames[-2] if len(failure.own_frames) > 1 else None
+        call = failing_call(failure, outer, function.name)
+        passed = call is not None and argument(call[1], parameters(function).index(name), name) is not None
+        if not changes or rebound or passed:
+            continue
+        code = source.code(default)
+        holds = f", and it holds {count(value.length, 'item')} now" if value is not None and value.length else ""
+        change_call = changes[0]
+        method = (
+            f".{change_call.func.attr}(...)"
+            if isinstance(change_call, ast.Call) and isinstance(change_call.func, ast.Attribute)
+            else ""
+        )
+        change = f"{name}{method}" if method else source.code(change_call)
+        return Explanation(
+            f"`{name}={code}` is a default value of `{function.name}` ({source.place(function)}): Python makes it once "
+            f"and all calls share it. `{change}` ({source.place(change_call)}) changes it in every call{holds}.",
+            f"Use `{name}=None` as the default and make it in the function: `if {name} is None: {name} = {code}`.",
+        )
+    return None

@@ -17,7 +17,10 @@ OPERATIONS = {
     "sqrt": ROOT, "norm": ROOT, "vector_norm": ROOT, "std": ROOT, "rsqrt": ROOT, "acos": ANGLE, "arccos": ANGLE,
     "asin": ANGLE, "log": LOGARITHM, "log2": LOGARITHM, "log10": LOGARITHM, "div": DIVISION, "reciprocal": DIVISION,
 }  # fmt: skip
-BACKWARD = {"Sqrt": "sqrt", "Norm": "norm", "LinalgVectorNorm": "norm", "Std": "std", "Acos": "acos", "Asin": "asin", "Log": "log", "Div": "div"}  # fmt: skip
+BACKWARD = {
+    "Sqrt": "sqrt", "Norm": "norm", "LinalgVectorNorm": "norm", "Std": "std", "Acos": "acos", "Asin": "asin",
+    "Log": "log", "Div": "div",
+}  # fmt: skip
 FINITE = (ROOT, ANGLE)  # operations with a result at the place where their slope is infinite
 WHY = {
     ROOT: "the slope of a square root is infinite at 0, and {code} is 0 where two rows are equal or a row is all zeros",
@@ -34,8 +37,9 @@ def operations(failure: Failure, where: Origin, steps: int = 8) -> Iterator[tupl
             yield where.source, part, kind
         elif isinstance(part, ast.BinOp) and isinstance(part.op, ast.Pow) and constant(part.right) == 0.5:
             yield where.source, part, ROOT
-        elif isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div) and constant(part.right) is None:
-            if last_name(part.right) not in ("temperature", "tau", "t", "T") and not isinstance(part.right, ast.Call):
+        elif isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div) and isinstance(part.right, ast.Name):
+            value = failure.value(part.right.id)
+            if value is None or value.kind == "tensor":  # not by a number, such as a temperature
                 yield where.source, part, DIVISION
         if steps <= 0:
             continue
@@ -56,7 +60,9 @@ def _of_function(
     owner = last_name(built.func) if isinstance(built, ast.Call) else ""
     for other in failure.all_sources():
         functions = list(other.functions(name)) if name not in ("forward", "backward", "step") else []
-        functions += [f for c in other.classes(owner) for f in c.body if isinstance(f, ast.FunctionDef) and f.name == "forward"]
+        functions += [
+            f for c in other.classes(owner) for f in c.body if isinstance(f, ast.FunctionDef) and f.name == "forward"
+        ]
         for function in functions:
             for node in own_nodes(function):
                 if isinstance(node, ast.Return | ast.Assign) and node.value is not None:
@@ -86,16 +92,18 @@ def slope_without_end(fact: Fact, failure: Failure) -> Explanation | None:
         node = calls[-1].func.value if calls and isinstance(calls[-1].func, ast.Attribute) else None
     value = failure.value(dotted(node)) if node is not None else None
     finite = value is not None and value.min is not None and not value.not_finite
-    found = list(dict.fromkeys(operations(failure, Origin(source, node, frame)))) if source and node is not None else []
-    found = [f for f in found if (f[2] in FINITE if finite else True)]
+    slopes = (
+        list(dict.fromkeys(operations(failure, Origin(source, node, frame)))) if source and node is not None else []
+    )
+    slopes = [f for f in slopes if (f[2] in FINITE if finite else True)]
     if wanted:
-        found = [f for f in found if f[2] == OPERATIONS[wanted]] or found
-    if node is not None and found:
-        at, part, kind = found[0]
+        slopes = [f for f in slopes if f[2] == OPERATIONS[wanted]] or slopes
+    if node is not None and slopes:
+        at, part, kind = slopes[0]
         function = at.function_at(part.lineno)
         code = f"`{at.code(part)}`{f' in `{function.name}`' if function else ''} ({at.place(part)})"
         state = f", though `{dotted(node)}` is {value.min:.4g}" if value is not None and value.min is not None else ""
-        others = [f"`{s.code(p)}` ({s.place(p)})" for s, p, k in found[1:3] if k == kind]
+        others = [f"`{s.code(p)}` ({s.place(p)})" for s, p, k in slopes[1:3] if k == kind]
         more = f" The same holds for {' and '.join(others)}." if others else ""
         return Explanation(f"{text}{state}: {WHY[kind].format(code=code)}.{more}", _repair(at, part, kind))
     state = f" `{dotted(node)}` itself is not finite." if value is not None and value.not_finite else ""
@@ -107,9 +115,11 @@ def slope_without_end(fact: Fact, failure: Failure) -> Explanation | None:
 
 
 def _repair(source: Source, node: ast.expr, kind: str) -> str:
-    call = isinstance(node, ast.Call)
-    method = call and isinstance(node.func, ast.Attribute) and dotted(node.func.value) not in ("torch", "F", "torch.linalg")  # type: ignore[attr-defined]
-    inner = node.func.value if method else node.args[0] if call and node.args else node.left if isinstance(node, ast.BinOp) else None  # type: ignore[attr-defined]
+    inner: ast.expr | None = node.left if isinstance(node, ast.BinOp) else None
+    if isinstance(node, ast.Call):
+        function = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else "torch"
+        method = isinstance(node.func, ast.Attribute) and function not in ("torch", "F", "torch.linalg")
+        inner = node.func.value if method else next(iter(node.args), None)  # type: ignore[attr-defined]
     name = last_name(node.func) if isinstance(node, ast.Call) else ""
     base = in_parentheses(source, inner) if inner is not None else "x"
     if kind == ROOT and name in ("norm", "vector_norm", "std"):
@@ -119,9 +129,11 @@ def _repair(source: Source, node: ast.expr, kind: str) -> str:
             "original), or use the squared value."
         )
     if kind == ROOT:
-        return f"Add a small number under the root: `({base} + 1e-8).sqrt()`, or use the squared value where that will do."
+        return (
+            f"Add a small number under the root: `({base} + 1e-8).sqrt()`, or use the squared value where that will do."
+        )
     if kind == ANGLE:
         return f"Keep it away from 1: `{base}.clamp(-1 + 1e-6, 1 - 1e-6)` before `{name}`."
     if kind == LOGARITHM:
-        return f"Keep it above 0: `{base}.clamp_min(1e-8).{name}()`, or use `F.log_softmax` or `F.logsigmoid` on the scores."
+        return f"Keep it above 0: `{base}.clamp_min(1e-8).{name}()`, or use `F.log_softmax` on the scores."
     return "Add a small number to the divisor (`/ (x + 1e-8)`), or `clamp_min(1e-8)` it."

@@ -94,6 +94,17 @@ def origin_of(failure: Failure, place: Origin, steps: int = MAX_STEPS) -> Origin
     return result if result.name else Origin(result.source, result.node, result.frame, place.name)
 
 
+def through_functions(failure: Failure, place: Origin, steps: int = 4) -> Origin:
+    """Follow a call of the program's own function to the only expression that it returns."""
+    name = place.node.func.id if isinstance(place.node, ast.Call) and isinstance(place.node.func, ast.Name) else ""
+    for source in failure.all_sources() if name and steps > 0 else ():
+        for function in source.functions(name):
+            returned = [n.value for n in own_nodes(function) if isinstance(n, ast.Return) and n.value is not None]
+            if len(returned) == 1:
+                return through_functions(failure, origin(failure, source, returned[0], None), steps - 1)
+    return place
+
+
 def _step(failure: Failure, here: Origin) -> Origin | None:
     if isinstance(here.node, ast.Name):
         return _name(failure, here, here.node.id)

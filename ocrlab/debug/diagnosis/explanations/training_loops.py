@@ -32,7 +32,11 @@ def planned_steps(blanks: Blanks) -> Mapping[str, object] | None:
     built = origin(failure, source, blanks.argument("base"), frame)
     total = int(blanks["total"])
     loop = source.enclosing(frame.line, ast.For)
-    name = next((dotted(n) for n in ast.walk(loop.iter) if dotted(n) in frame.values), "") if isinstance(loop, ast.For) else ""
+    name = (
+        next((dotted(n) for n in ast.walk(loop.iter) if dotted(n) in frame.values), "")
+        if isinstance(loop, ast.For)
+        else ""
+    )
     loader = frame.values.get(name)
     if loader is None or loader.kind != "loader":
         loaders = [value for value in frame.values.values() if value.kind == "loader"]
@@ -55,16 +59,20 @@ def planned_steps(blanks: Blanks) -> Mapping[str, object] | None:
         rounded = isinstance(way.node, ast.BinOp) and isinstance(way.node.op, ast.FloorDiv)
         text += f", {epochs} epochs make {count * epochs} steps, and `steps_per_epoch` is {planned}"
         if way.node is not per_epoch:
-            text += f" (`{way.code}`, {way.place}{', which rounds down and leaves out the last, smaller batch' if rounded else ''})"
-        return {"planned": f"{text}.", "repair": f"Use {fix} ({count}){', or `drop_last=True` in the loader' if rounded else ''}."}
+            down = ", which rounds down and leaves out the last, smaller batch" if rounded else ""
+            text += f" (`{way.code}`, {way.place}{down})"
+        return {
+            "planned": f"{text}.",
+            "repair": f"Use {fix} ({count}){', or `drop_last=True` in the loader' if rounded else ''}.",
+        }
     if total % count:
         text += f": {total} is not a number of whole epochs"
     text += f", so {total} steps last {total / count:.3g} epochs." if total >= count else ", more than all its steps."
     steps = f"`epochs * len({loader.name})`"
     return {
         "planned": text,
-        "repair": f"Build it for all batches: {steps} steps ({count} for each epoch), or step it once an epoch, outside of "
-        "the batch loop, if the total counts epochs.",
+        "repair": f"Build it for all batches: {steps} steps ({count} for each epoch), or step it once an epoch, "
+        "outside of the batch loop, if the total counts epochs.",
     }
 
 
@@ -128,14 +136,13 @@ def branch_on_a_tensor(blanks: Blanks) -> Mapping[str, object] | None:
         return None
     place = places[-1]
     branch, line = place["code"].strip(), int(place["line"])
-    source: Source | None = next((s for s in failure.all_sources() if s.file == place["file"] and branch in s.line(line)), None)
+    name = place["file"].rpartition("/")[2]
+    source: Source | None = next((s for s in failure.all_sources() if s.name == name and branch in s.line(line)), None)
     statement = source.statement_at(line) if source else None
     test = statement.test if isinstance(statement, ast.If | ast.While | ast.Assert) else None
-    name = place["file"].rpartition("/")[2]
     origin_text = ""
     if source is not None and test is not None:
-        names = [part for part in ast.walk(test) if isinstance(part, ast.Name)]
-        for part in names:
+        for part in (node for node in ast.walk(test) if isinstance(node, ast.Name)):
             where = origin(failure, source, part, None, 1)
             if where.node is not part and isinstance(where.node, ast.Call):
                 origin_text = f"`{part.id} = {where.code}` ({where.place}), "
@@ -157,7 +164,13 @@ def column_lengths(blanks: Blanks) -> Mapping[str, object] | None:
     lengths = {}
     for node in table.values:
         value = blanks.failure.value(dotted(node)) if dotted(node) else None
-        length = value.length if value is not None and value.length is not None else (value.shape or [None])[0] if value else None
+        length = (
+            value.length
+            if value is not None and value.length is not None
+            else (value.shape or [None])[0]
+            if value
+            else None
+        )
         if isinstance(node, ast.Call) and last_name(node.func) == "range" and len(node.args) == 1:
             stop = blanks.failure.value(dotted(node.args[0]))
             length = stop.number if stop is not None else constant(node.args[0])
