@@ -188,12 +188,12 @@ class Reader:
         """Return a module and those below it with their paths, in the order in which torch counts parameters."""
         todo: list[tuple[str, Any]] = [("", root)]
         result: list[tuple[str, Any]] = []
-        known: set[int] = set()
+        visited: set[int] = set()
         while todo and len(result) < MAX_MODULES and not self.late():
             path, module = todo.pop()
-            if module is None or id(module) in known:
+            if module is None or id(module) in visited:
                 continue
-            known.add(id(module))
+            visited.add(id(module))
             result.append((path, module))
             children = stored(module).get("_modules") or {}
             todo += [(f"{path}.{name}" if path else name, child) for name, child in reversed(list(children.items()))]
@@ -203,15 +203,15 @@ class Reader:
         """Return the names of the parameters that DistributedDataParallel numbers in its message."""
         wrapped = [entry.tb_frame.f_locals.get("self") for entry in traces]
         model = next((w for w in reversed(wrapped) if type(w).__name__ == "DistributedDataParallel"), None)
-        indices, names, known = (
+        indices, names, visited = (
             [int(number) for match in INDICES.findall(message) for number in match.split()],
             [],
             set(),
         )
         for path, module in self.named_modules((stored(model).get("_modules") or {}).get("module")):
             for name, parameter in (stored(module).get("_parameters") or {}).items():
-                if parameter is not None and parameter.requires_grad and id(parameter) not in known:
-                    known.add(id(parameter))
+                if parameter is not None and parameter.requires_grad and id(parameter) not in visited:
+                    visited.add(id(parameter))
                     names.append(f"{path}.{name}" if path else name)
         return [names[index] for index in indices[:MAX_ITEMS] if index < len(names)]
 

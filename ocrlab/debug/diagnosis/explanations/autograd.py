@@ -183,6 +183,8 @@ def loss_without_graph(fact: Fact, failure: Failure) -> Explanation | None:
                 else ""
             )
             copied = isinstance(call, ast.Call) and dotted(call.func) == "torch.tensor"
+            if copied and _is_target(candidate, call):
+                continue
             if (
                 copied
                 or (cut in CUTS and cut not in ("long", "int", "tensor"))
@@ -252,6 +254,12 @@ def loss_without_graph(fact: Fact, failure: Failure) -> Explanation | None:
         "Print `requires_grad` of the values from the model's output to the loss: the first one that says False is "
         "where the graph ends.",
     )
+
+
+def _is_target(loss: ast.expr, call: ast.AST) -> bool:
+    """Whether a new tensor is the second argument of a loss, or is made of literals only: neither needs a graph."""
+    second = isinstance(loss, ast.Call) and call in loss.args[1:]
+    return second or not any(isinstance(part, ast.Name) for a in call.args for part in ast.walk(a))  # type: ignore[attr-defined]
 
 
 def _made_from(failure: Failure, where: Origin) -> list[ast.expr]:

@@ -1148,7 +1148,7 @@ MESSAGES: tuple[tuple[Any, ...], ...] = (  # pattern, rules
     (
         r"Data-dependent branching",
         Rule(
-            "`<branch>` (<place>) decides by the value of a tensor, <from>which `torch.compile` does not know while it "
+            "`<branch>` (<place>) depends on the value of a tensor, <from>which `torch.compile` does not know while it "
             "traces; `fullgraph=True` forbids it to split the graph there.",
             "Remove `fullgraph=True`, or compute both sides: `torch.where(<test>, ..., ...)` (or `torch.cond`); with "
             "`if` and a setting, compare a Python number.",
@@ -1176,7 +1176,7 @@ MESSAGES: tuple[tuple[Any, ...], ...] = (  # pattern, rules
         r"iteration|list changed size during iteration|\w+ mutated during iteration",
         Rule(
             "`<change>` (<place>) changes `<looped>` inside of the loop that goes through it (`<head>`, <here>).",
-            "Loop over a copy of its keys: `for <target> in <copy>:`, or collect the changes in a new dict.",
+            "Loop over a copy: `for <target> in <copy>:`, or collect the changes in a new dict.",
             ("in <written>:", "in <copy>:"),
             derive=changed_in_its_loop,
         ),

@@ -63,6 +63,8 @@ def tensor_with_a_graph(fact: Fact, failure: Failure) -> Explanation | None:
             if made_by:
                 return _stored(failure, f"{text}: `{full}`.", name, owner, weights)
     value_ = failure.value(copied)
+    if value_ is not None and value_.kind != "module":
+        weights = "leave it out of the copy"
     if value_ is not None and value_.made_by:
         return Explanation(f"{text}: `{copied}` is the result of a computation.", f"`{copied}.detach().clone()`.")
     for name, facts in ((value_.attributes or {}) if value_ is not None else {}).items():
@@ -104,9 +106,9 @@ def parameters_without_a_gradient(fact: Fact, failure: Failure) -> Explanation |
     layers = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
     wrap = next(((s, c) for s in failure.all_sources() for c in s.calls("DistributedDataParallel", "DDP")), None)
     numbers = str(fact.indices or "").split()
-    known = f"{listed([f'`{name}`' for name in names])} got" if names else "Some parameters of the wrapped model got"
+    subject = f"{listed([f'`{name}`' for name in names])} got" if names else "Some parameters of the wrapped model got"
     indices = f" (number {listed(numbers)})" if numbers and not names else ""
-    text = f"{known} no gradient in the last step{indices}, so the ranks wait for gradients that never come."
+    text = f"{subject} no gradient in the last step{indices}, so the ranks wait for gradients that never come."
     after = ""
     if wrap is not None:
         after = f"{wrap[0].code(wrap[1])[:-1]}, find_unused_parameters=True)"
@@ -169,7 +171,7 @@ def frozen_model(failure: Failure) -> tuple[str, str] | None:
     model = max(models, key=lambda value: value.trained_count + value.frozen_count)
     if model.trained_count == 0:
         return (
-            f"All {model.frozen_count} parameters of `{model.name}` are frozen by {freezing}: nothing is trained.",
+            f"{freezing} freezes all {model.frozen_count} parameters of `{model.name}`: there is nothing to train.",
             "Unfreeze what should learn after that line (`for p in model.head.parameters(): p.requires_grad = True`), "
             "or add the new layer after it.",
         )

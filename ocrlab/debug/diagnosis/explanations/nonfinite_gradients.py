@@ -24,7 +24,7 @@ BACKWARD = {
 FINITE = (ROOT, ANGLE)  # operations with a result at the place where their slope is infinite
 WHY = {
     ROOT: "the slope of a square root is infinite at 0, and {code} is 0 where two rows are equal or a row is all zeros",
-    ANGLE: "its slope is infinite at 1 and -1, which {code} reaches where two vectors point the same way",
+    ANGLE: "the slope of {code} is infinite at 1 and -1, where two vectors have the same or the opposite direction",
     LOGARITHM: "{code} is minus infinity for 0 and NaN below it",
     DIVISION: "{code} is infinite or NaN where the divisor is 0",
 }

@@ -58,16 +58,17 @@ def planned_steps(blanks: Blanks) -> Mapping[str, object] | None:
         way = origin(failure, built.source, per_epoch, built.frame)
         rounded = isinstance(way.node, ast.BinOp) and isinstance(way.node.op, ast.FloorDiv)
         text += f", {epochs} epochs make {count * epochs} steps, and `steps_per_epoch` is {planned}"
-        if way.node is not per_epoch:
-            down = ", which rounds down and leaves out the last, smaller batch" if rounded else ""
-            text += f" (`{way.code}`, {way.place}{down})"
+        down = ", which rounds down and leaves out the last, smaller batch" if rounded else ""
+        text += f" (`{way.code}`, {way.place}{down})"
         return {
             "planned": f"{text}.",
             "repair": f"Use {fix} ({count}){', or `drop_last=True` in the loader' if rounded else ''}.",
         }
-    if total % count:
-        text += f": {total} is not a number of whole epochs"
-    text += f", so {total} steps last {total / count:.3g} epochs." if total >= count else ", more than all its steps."
+    text += (
+        f", so {total} steps last {total / count:.3g} epochs."
+        if total >= count
+        else ", so its steps end within the first epoch."
+    )
     steps = f"`epochs * len({loader.name})`"
     return {
         "planned": text,

@@ -46,6 +46,60 @@ LIBRARY_PROGRAMS: dict[str, tuple[str, list[str]]] = {
         "torch.optim.lr_scheduler.MultiStepLR(o, milestones=30)\n",
         ["`milestones=30`", "milestones=[30]"],
     ),
+    "a_module_that_stores_its_features": (
+        "import copy\nclass Pool(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.score = nn.Linear(2, 1)\n    def forward(self, x):\n        w = self.score(x)\n"
+        "        self.last = w\n        return w\n"
+        "net = nn.Sequential(Pool())\nnet(torch.ones(1, 2))\ncopy.deepcopy(net)\n",
+        ["`net.0.last`", "in `Pool.forward`", "self.last = w.detach()"],
+    ),
+    "a_head_that_the_network_does_not_call": (
+        "import torchvision\nnet = torchvision.models.resnet18()\nnet.requires_grad_(False)\n"
+        "net.classifier = nn.Linear(512, 2)\nnet.eval()(torch.rand(1, 3, 32, 32)).sum().backward()\n",
+        ["never uses", "`fc`", "net.fc = nn.Linear(512, 2)"],
+    ),
+    "a_root_without_a_slope": (
+        "def gap(a, b):\n    return ((a - b) ** 2).sum(1).sqrt()\nnet = nn.Linear(2, 2)\nx = torch.ones(3, 2)\n"
+        "loss = gap(net(x), net(x)).mean()\nloss.backward()\n"
+        "nn.utils.clip_grad_norm_(net.parameters(), 1.0, error_if_nonfinite=True)\n",
+        ["square root is infinite at 0", "in `gap`", "+ 1e-8).sqrt()"],
+    ),
+    "steps_rounded_down": (
+        "net, data = nn.Linear(2, 1), TensorDataset(torch.ones(50, 2))\nloader = DataLoader(data, batch_size=20)\n"
+        "o = torch.optim.SGD(net.parameters(), lr=1)\n"
+        "s = torch.optim.lr_scheduler.OneCycleLR(o, 1.0, epochs=2, steps_per_epoch=len(data) // 20)\n"
+        "for _ in range(2):\n    for _ in loader:\n        o.step()\n        s.step()\n",
+        ["yields 3 batches", "rounds down", "steps_per_epoch=len(loader)"],
+    ),
+    "clipped_in_each_micro_batch": (
+        "w = nn.Linear(2, 1)\no = torch.optim.SGD(w.parameters(), lr=1)\nscaler = torch.amp.GradScaler('cpu')\n"
+        "for i in range(4):\n    scaler.scale(w(torch.ones(1, 2)).sum()).backward()\n    scaler.unscale_(o)\n"
+        "    if i % 2:\n        scaler.step(o)\n        scaler.update()\n",
+        ["only if `i % 2`", "Move `scaler.unscale_(o)`"],
+    ),
+    "a_default_that_all_calls_share": (
+        "import pandas as pd\ndef curve(n, losses=[]):\n    for i in range(n):\n        losses.append(i)\n"
+        '    return pd.DataFrame({"step": range(n), "loss": losses})\ncurve(2)\ncurve(2)\n',
+        ["`losses` has 4", "`losses=[]` is a default value", "losses=None"],
+    ),
+    "keys_renamed_in_their_loop": (
+        'state = {"a.w": 1}\nfor key in state:\n    state["b" + key] = state.pop(key)\n',
+        ["inside of the loop", "for key in list(state):"],
+    ),
+    "a_flag_that_hides_a_method": (
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.train = True\n"
+        "net = Net()\nnet.train()\n",
+        ["`self.train = True`", "hides the method `train`", "self.training"],
+    ),
+    "options_in_a_checkpoint": (
+        "import argparse\ndef options():\n    return argparse.ArgumentParser().parse_args([])\nargs = options()\n"
+        'torch.save({"step": 1, "args": args}, "net.pt")\ntorch.load("net.pt")\n',
+        ["`args`", "under the key 'args'", "vars(args)"],
+    ),
+    "a_metric_of_numpy_in_a_checkpoint": (
+        'best = np.mean([0.5, 0.7])\ntorch.save({"epoch": 1, "best": best}, "net.pt")\ntorch.load("net.pt")\n',
+        ["`best`", "NumPy number", "`np.mean([0.5, 0.7])`", "float(best)"],
+    ),
     "unscaled_twice": (
         "w = nn.Linear(2, 1)\no = torch.optim.SGD(w.parameters(), lr=1)\nscaler = torch.amp.GradScaler('cpu')\n"
         "scaler.scale(w(torch.ones(1, 2)).sum()).backward()\nscaler.unscale_(o)\nscaler.unscale_(o)\n",
@@ -143,6 +197,17 @@ LIBRARY_PROGRAMS: dict[str, tuple[str, list[str]]] = {
 
 # The same message with another cause: words that must not be in the explanation.
 LIBRARY_FALSE_FRIENDS: dict[str, tuple[str, list[str]]] = {
+    "a_target_of_literals_cuts_no_graph": (
+        "net = nn.Linear(2, 2)\nnet.requires_grad_(False)\n"
+        "F.cross_entropy(net(torch.ones(1, 2)), torch.tensor([1])).backward()\n",
+        ["copies the value"],
+    ),
+    "a_head_that_was_replaced": (
+        "import torchvision\nnet = torchvision.models.resnet18()\nnet.requires_grad_(False)\n"
+        "net.fc = nn.Linear(512, 2)\nwith torch.no_grad():\n    out = net.eval()(torch.rand(1, 3, 32, 32))\n"
+        "out.sum().backward()\n",
+        ["never uses"],
+    ),
     "a_class_that_is_called_by_the_program": (
         "from torchvision import transforms\nkinds = [transforms.ToTensor]\ntransforms.ToTensor(3)\n",
         ["is the class itself"],
