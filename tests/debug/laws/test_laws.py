@@ -459,3 +459,60 @@ def test_a_scheduler_that_was_not_restored() -> None:
             scheduler.load_state_dict(saved[1])
         result = line(ocrlab.check_step(model, points(), classes, optimizer, scheduler=scheduler), "resume")
         assert result.startswith("[ok]") is restored and ("the scheduler none" in result) is not restored
+
+
+def flattened(model: nn.Module, batch: Any) -> Tensor:
+    return functional.cross_entropy(model(batch[0]).reshape(-1, 5), batch[1].flatten())
+
+
+def moved(model: nn.Module, batch: Any) -> Tensor:
+    return functional.cross_entropy(model(batch[0]).movedim(1, -1).reshape(-1, 5), batch[1].flatten())
+
+
+def dice(model: nn.Module, batch: Any) -> Tensor:
+    share, mask = model(batch[0]).softmax(1), functional.one_hot(batch[1], 5).movedim(-1, 1)
+    return 1 - (share * mask).sum((0, 2, 3)).div((share + mask).sum((0, 2, 3))).mean() + moved(model, batch)
+
+
+@pytest.mark.parametrize(("loss", "ok"), [(flattened, False), (moved, True), (dice, True)])
+def test_a_target_acts_on_the_output_of_its_own_pixel(loss: Callable[..., Tensor], ok: bool) -> None:
+    torch.manual_seed(0)
+    batch = torch.rand(6, 3, 12, 10), torch.randint(-1, 5, (6, 12, 10)).clamp(min=0)
+    result = line(ocrlab.check_step(nn.Conv2d(3, 5, 3, padding=1), batch, loss), "alignment")
+    assert result.startswith("[ok]" if ok else "[fail]") and ("pixel (" in result) is not ok
+
+
+class Weighted(torch.autograd.Function):
+    """The squared error of each value; its backward ignores the incoming gradient, or uses it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, target: Tensor, right: bool) -> Tensor:
+        ctx.save_for_backward(x, target)
+        ctx.right = right
+        return (x - target).square()
+
+    @staticmethod
+    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None, None]:
+        x, target = ctx.saved_tensors
+        return 2 * (x - target) * (incoming if ctx.right else 1), None, None
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_a_backward_that_ignores_the_factor_of_the_loss(right: bool) -> None:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return (Weighted.apply(model(batch[0])[:, 0], batch[1].float(), right) * torch.rand(16)).mean()
+
+    result = line(ocrlab.check_step(net(), points(), loss), "splitting")
+    assert result.startswith("[skip]" if right else "[fail]") and ("Weighted: twice the loss" in result) is not right
+
+
+def test_a_part_that_another_optimizer_moves_is_not_missing_in_this_one() -> None:
+    model = nn.ModuleDict({"actor": nn.Linear(8, 2), "critic": net()})
+    critic = torch.optim.Adam(model["critic"].parameters())
+
+    def report() -> Any:
+        return ocrlab.check_step(model, points(), lambda m, batch: classes(m["critic"], batch), critic)
+
+    assert "actor (2 parameters): in no group" in str(report())
+    other = torch.optim.Adam(model["actor"].parameters())
+    assert not report().findings and other.param_groups
