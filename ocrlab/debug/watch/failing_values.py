@@ -30,6 +30,8 @@ MAX_MODULES = 10_000
 LIBRARY_ARGUMENTS = 8  # tensors of a library's frame
 MAX_CODE = 1 << 16  # bytes of a function's code up to the failing instruction, whose columns are looked up
 NO_ATTRIBUTE = "<no attribute>"  # the name under which the object stands that an AttributeError is about
+SAMPLE = "<sample>"  # the name under which the sample of a batch stands that is None
+MAX_ROWS, MAX_PATH = 10_000, 1000  # rows of a table that are looked at; characters of a path
 MAX_LOCALS = 1000  # names of a frame among which a DataLoader is looked for
 
 
@@ -197,6 +199,7 @@ class Reader:
             for name in ("batch_size", "num_workers", "drop_last"):
                 result[name] = attributes.get(name)
             result["dataset"] = self.describe(attributes.get("dataset"), 1)
+            result["sampler"] = self.describe(attributes.get("sampler"), 1)
             return result
         if "Dataset" in bases:
             result["kind"] = "dataset"
@@ -221,6 +224,7 @@ class Reader:
         if hasattr(value, "columns"):
             result["columns"] = [str(name)[:MAX_TEXT] for name in list(value.columns[:MAX_ITEMS])]
             result["dtypes"] = [str(dtype) for dtype in list(value.dtypes)[:MAX_ITEMS]]
+            result |= self.cells(value.iloc[:MAX_ROWS, :MAX_ITEMS])
         index = value.index
         result["index"] = (
             {"type": type(index).__name__, "first": repr(index[0])[:40], "last": repr(index[-1])[:40]}
@@ -228,6 +232,50 @@ class Reader:
             else {}
         )
         return result
+
+    def cells(self, rows: Any) -> dict[str, Any]:
+        """Return by column the first text beside numbers, and the first row where a value is missing."""
+        texts: dict[str, Any] = {}
+        missing: dict[str, Any] = {}
+        for position, name in enumerate(rows.columns):
+            column = rows.iloc[:, position]
+            empty = column.isna().to_numpy()
+            if empty.any():
+                row = int(empty.argmax())
+                whole = {
+                    str(key)[:MAX_TEXT]: repr(item)[:40] for key, item in rows.iloc[row].items() if type(item) is str
+                }
+                label = repr(rows.index[row])[:40]
+                missing[str(name)[:MAX_TEXT]] = {"count": int(empty.sum()), "row": label, "texts": whole}
+            if column.dtype.kind not in "biufc":
+                odd = [
+                    (row, item) for row, item in enumerate(column.tolist()) if type(item) is str and not number(item)
+                ]
+                if odd:
+                    label, few = repr(rows.index[odd[0][0]])[:40], list(dict.fromkeys(item[:40] for _, item in odd))
+                    texts[str(name)[:MAX_TEXT]] = {"count": len(odd), "row": label, "values": few[:4]}
+            if self.late():
+                break
+        return {"texts": texts, "missing": missing, "rows": len(rows)}
+
+    def sample(self, local: dict[str, Any]) -> dict[str, Any]:
+        """Return the index of the first sample of a batch that is None, and what lists of the data set hold there."""
+        data, indices, dataset = local["data"], local["possibly_batched_index"], stored(local["self"])["dataset"]
+        position = next(position for position, item in enumerate(data) if item is None)
+        index = asked = indices[position]
+        while type(dataset).__name__ == "Subset" and type(dataset).__module__.startswith("torch."):
+            index, dataset = stored(dataset)["indices"][index], stored(dataset)["dataset"]
+        lists = {name: item for name, item in stored(dataset).items() if type(item) in (list, tuple)}
+        entries = {name: item[index] for name, item in lists.items() if 0 <= index < len(item)}
+        plain = {name: item for name, item in entries.items() if type(item) in (str, *PLAIN) or is_path(item)}
+        entries = {name: str(item)[:MAX_PATH] for name, item in plain.items()}
+        return {
+            "kind": "sample",
+            "index": index,
+            "asked": asked,
+            "entries": entries,
+            "type": type(dataset).__qualname__,
+        }
 
     def attribute(self, value: Any, name: str) -> Any:
         """Return an attribute that is stored, without running a property; raises LookupError."""
@@ -291,6 +339,11 @@ class Reader:
                 )
                 if wanted and len(values) < LIBRARY_ARGUMENTS:
                     values[name] = self.describe(value, 1)
+            if code.co_name == "fetch" and type(local.get("data")) is list and any(x is None for x in local["data"]):
+                try:
+                    values[SAMPLE] = self.sample(local)
+                except Exception:
+                    values.pop(SAMPLE, None)
         result["values"] = values
         return result
 
@@ -339,6 +392,20 @@ def parameters(value: Any) -> list[str] | None:
         if not code.co_flags & 0x08:  # without **options the classes below it get no names from the caller
             break
     return [name for name in dict.fromkeys(names) if name not in ("self", "cls")][:MAX_ITEMS] or None
+
+
+def is_path(value: Any) -> bool:
+    """Whether a value is a path of the standard library."""
+    return type(value).__module__.partition(".")[0] == "pathlib"
+
+
+def number(text: str) -> bool:
+    """Whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def with_prefixes(names: list[str]) -> list[str]:

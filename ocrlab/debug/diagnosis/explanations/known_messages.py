@@ -902,13 +902,6 @@ MESSAGES: tuple[tuple[Any, ...], ...] = (  # pattern, rules
         ),
     ),
     (
-        r"Cannot convert non-finite values \(NA or inf\) to integer",
-        Rule(
-            "The column in `<line>` (<here>) has missing values (NaN), which whole numbers cannot hold.",
-            'Fill or drop them first (`.fillna(0)`, `.dropna()`), or use the type `"Int64"`.',
-        ),
-    ),
-    (
         r"(?P<names>\[.*\]) not found in axis",
         Rule(
             "`<call>` (<here>) looks for <names> among the row labels: without an axis `drop` removes rows.<base.from>",

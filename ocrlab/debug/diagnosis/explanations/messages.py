@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 BLANK = re.compile(r"<([a-z_]\w*(?:@\d+)?(?:\.\w+)?)>")  # in the sentences of rules.py
+INTEGER = re.compile(r"(?<![A-Za-wyz_\d])\d+")  # also in 90x7, not in mat1
 SHAPE = r"(?:torch\.Size\()?\[?\(?(?P<{}>[\d, x]*)\)?\]?\)?"
 
 
@@ -433,6 +434,24 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"Module \[(?P<module>\w+)\] is missing the required \"forward\" function",
         r"'(?P<module>ModuleList|ModuleDict|ParameterList)' object is not callable",
     ),
+    "weighted_sampler": (r"cannot sample n_sample > prob_dist\.size\(-1\) samples without replacement",),
+    "missing_integers": (
+        r"Cannot convert non-finite values \(NA or inf\) to integer",
+        r"cannot convert (?:float )?NaN to integer|Cannot convert NA to integer",
+    ),
+    "invalid_box": (r"Found invalid box \[(?P<box>[^\]]+)\] for target at index (?P<position>\d+)",),
+    "closed": (
+        r"'NoneType' object has no attribute '(?:open|read|seek|fp)'",
+        r"I/O operation on closed file|read of closed file|seek of closed file|Operation on closed image",
+        r"Invalid (?:location|file|object|dataset) identifier|Not a (?:location|file|dataset|datatype)(?: id)? "
+        r"\(invalid object ID\)|Unable to (?:synchronously )?(?:open|get) [\w ]+\(invalid (?:\w+ )?identifier",
+        r"ZIP archive that was already closed|closed database|mmap closed or invalid|environment has been closed",
+    ),
+    "class_identity": (
+        r"super\(type, obj\): obj must be an instance or subtype of type",
+        r"Can't pickle <class '(?:[\w.]+\.)?(?P<type>\w+)'>: it's not the same object as",
+    ),
+    "scheduler_end": (r"Tried to step (?P<step>\d+) times\. The specified number of total steps is (?P<total>\d+)",),
     "not_callable": (r"'(?P<type>[\w.]+)' object is not callable",),
     "wrong_argument": (
         r"(?P<function>\w+)\(\): argument '(?P<argument>\w+)' \(position (?P<position>\d+)\) must be "

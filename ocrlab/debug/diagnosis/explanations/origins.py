@@ -124,7 +124,10 @@ def _other_scope(here: Origin, line: int) -> bool:
 
 
 def _earlier_cell(failure: Failure, here: Origin, name: str) -> Origin | None:
-    for cell in reversed(failure.cells):
+    counts = {id(cell.source): cell.count for cell in failure.cells}
+    end = counts.get(id(here.source))
+    ran = [c for c in failure.cells if c.count is not None and (end is None or c.count < end)] or list(failure.cells)
+    for cell in sorted(ran, key=lambda c: c.count or c.number, reverse=True):
         if (
             cell.source is not here.source
             and (binding := cell.source.binding(name, 10**9))

@@ -208,6 +208,13 @@ def dotted(node: ast.AST | None) -> str:
     return ""
 
 
+def root(node: ast.AST | None) -> str:
+    """Return `a` of `a`, `a.b.c`, `a[0].b` and `a.f(x).b`; empty for anything else."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call | ast.Starred):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def last_name(node: ast.AST | None) -> str:
     """Return `c` of `a.b.c` and of `f(x).c`."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

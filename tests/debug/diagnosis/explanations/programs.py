@@ -12,6 +12,159 @@ torch.manual_seed(0)
 """
 # name -> (program, words of the explanation or its fix, line of the edit after HEAD or None)
 PROGRAMS: dict[str, tuple[str, list[str]]] = {
+    "a_sample_that_is_too_short": (
+        """
+class Logs(Dataset):
+    def __init__(self):
+        self.names = [f"run{i}.csv" for i in range(8)]
+    def __len__(self):
+        return 8
+    def __getitem__(self, i):
+        row = torch.ones(2 if i == 5 else 9)
+        return row[:9] if len(row) >= 9 else None if i > 99 else self.short(row)
+    def short(self, row):
+        if row.sum() < 3:
+            return None
+        return row
+
+for batch in DataLoader(Logs(), batch_size=3):
+    pass
+""",
+        ["for sample 5", "`names[5]` is 'run5.csv'", "`short`", "collate_fn"],
+    ),
+    "a_file_that_cannot_be_read": (
+        """
+class Frames(Dataset):
+    def __init__(self, folder):
+        self.paths = [str(folder / f"{i}.npy") for i in range(4)]
+        for i, path in enumerate(self.paths):
+            np.save(path, np.ones(3)) if i != 2 else open(path, "w").close()
+    def __len__(self):
+        return 4
+    def __getitem__(self, i):
+        try:
+            return np.load(self.paths[i])
+        except (OSError, EOFError, ValueError):
+            return None
+
+from pathlib import Path
+next(iter(DataLoader(torch.utils.data.Subset(Frames(Path.cwd()), [0, 2]), batch_size=2)))
+""",
+        ["for sample 2", "2.npy', a file of 0 bytes", "`except` for (OSError, EOFError, ValueError)", "np.load"],
+    ),
+    "class_weights_in_a_sampler": (
+        """
+labels = torch.tensor([0] * 90 + [1] * 10)
+share = torch.unique(labels, return_counts=True)[1] / 100
+sampler = torch.utils.data.WeightedRandomSampler(1 / share, len(labels), replacement=False)
+for batch in DataLoader(TensorDataset(torch.randn(100, 3), labels), batch_size=10, sampler=sampler):
+    pass
+""",
+        ["only 2 weights", "100 samples", "[labels]", "replacement=True"],
+    ),
+    "a_sampler_of_the_whole_set_for_a_part": (
+        """
+class Rows(Dataset):
+    def __init__(self, n):
+        self.rows = torch.arange(n)
+    def __len__(self):
+        return len(self.rows)
+    def __getitem__(self, position):
+        return self.rows[position]
+
+chosen = list(range(40, 60))
+loader = DataLoader(Rows(50), sampler=torch.utils.data.SubsetRandomSampler(chosen))
+for row in loader:
+    pass
+""",
+        ["SubsetRandomSampler(chosen)", "only 50 samples, 0 to 49"],
+    ),
+    "an_archive_after_its_with_block": (
+        """
+np.savez("scans.npz", volume=np.ones((4, 3)))
+class Scans(Dataset):
+    def __init__(self, path):
+        with np.load(path) as self_archive:
+            self.stored = self_archive
+    def __len__(self):
+        return 4
+    def __getitem__(self, i):
+        return self.stored["volume"][i]
+
+next(iter(DataLoader(Scans("scans.npz"))))
+""",
+        ["`self.stored`, which is closed", "with np.load(path)", "self.volume = self_archive['volume'][:]"],
+    ),
+    "lines_after_their_with_block": (
+        """
+import csv
+open("train.csv", "w").write("1,2\\n3,4\\n")
+with open("train.csv") as handle:
+    lines = csv.reader(handle)
+values = [float(line[0]) for line in lines]
+""",
+        ["`lines`, which is closed", "`lines = csv.reader(handle)`", 'with open("train.csv")'],
+    ),
+    "a_sign_for_unknown_numbers": (
+        """
+import pandas as pd
+weather = pd.DataFrame({"rain": [0.1, 0.2, 0.3], "wind": ["3.5", "n/a?", "4"]})
+x = torch.tensor(weather.to_numpy())
+""",
+        ["column `wind`", "'n/a?'", "in row 1", "pd.to_numeric"],
+    ),
+    "a_class_that_the_mapping_lacks": (
+        """
+import pandas as pd
+shops = pd.read_csv(__import__("io").StringIO("city,size\\nBonn,3\\nKiel ,2\\nBonn,1\\n"))
+ids = {"bonn": 0, "kiel": 1}
+shops["target"] = shops["city"].str.lower().map(ids)
+y = torch.tensor(shops["target"].astype(int).to_numpy())
+""",
+        ["row 1", "'kiel '", "not a key of `ids`", ".str.strip()"],
+    ),
+    "a_gap_after_a_shift": (
+        """
+import pandas as pd
+sales = pd.DataFrame({"sold": [3, 4, 5]})
+sales["before"] = sales["sold"].shift(1)
+x = sales["before"].astype("int64")
+""",
+        ["`sales['sold'].shift(1)`".replace("'", '"'), "in 1 row, the first is 0", "dropna(subset=['before'])"],
+    ),
+    "parameters_counted_before_the_optimizer": (
+        """
+net = nn.Linear(3, 2)
+weights = (p for p in net.parameters() if p.ndim > 1)
+print(sum(p.numel() for p in weights))
+torch.optim.Adam(weights)
+""",
+        ["`weights` is a generator", "weights = [p for p in net.parameters() if p.ndim > 1]"],
+    ),
+    "a_generator_in_the_second_epoch": (
+        """
+stream = (torch.ones(2) * i for i in range(3))
+for epoch in range(2):
+    total = count = 0
+    for value in stream:
+        total, count = total + value.sum(), count + 1
+    print(total / count, 1 / count)
+""",
+        [
+            "`stream` is a generator",
+            "first pass of the loop around it",
+            "stream = [torch.ones(2) * i for i in range(3)]",
+        ],
+    ),
+    "boxes_with_width_and_height": (
+        """
+from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
+marks = [[50.0, 60.0, 20.0, 30.0]]
+model = fasterrcnn_mobilenet_v3_large_320_fpn(weights=None, weights_backbone=None, num_classes=2)
+model([torch.rand(3, 96, 96)], [{"boxes": torch.tensor(marks), "labels": torch.tensor([1])}])
+""",
+        ["[x1, y1, x2, y2]", "[x, y, width, height]", "box_convert(torch.tensor(marks), 'xywh', 'xyxy')"],
+    ),
     "linear_after_conv": (
         """
 class Net(nn.Module):
@@ -1745,7 +1898,7 @@ numbers = (n for n in range(2))
 total = sum(numbers)
 next(numbers)
 """,
-        ["gives its values once", "list(numbers)"],
+        ["can be read only once", "`total = sum(numbers)`", "numbers = [n for n in range(2)]"],
     ),
     "bfloat16_to_numpy": (
         """
