@@ -32,6 +32,7 @@ MAX_CODE = 1 << 16  # bytes of a function's code up to the failing instruction, 
 NO_ATTRIBUTE = "<no attribute>"  # the name under which the object stands that an AttributeError is about
 SAMPLE = "<sample>"  # the name under which the sample of a batch stands that is None
 MAX_ROWS, MAX_PATH = 10_000, 1000  # rows of a table that are looked at; characters of a path
+MAX_MAKERS, MAX_LINES = 12, 300  # names in the lines that assign the names of a failing line; lines above it
 MAX_LOCALS = 1000  # names of a frame among which a DataLoader is looked for
 
 
@@ -44,6 +45,8 @@ class Reader:
         self.numpy: Any = sys.modules.get("numpy")
         self.root: Any = None  # the outermost module of the traceback; paths start there
         self.paths: dict[int, str] = {}
+        self.hooks: list[list[Any]] = []  # of the modules below the outermost one: path, file, line
+        self.tensors: dict[int, dict[str, Any]] = {}  # by id: several frames name the same tensor
 
     def late(self) -> bool:
         return time.thread_time() > self.end
@@ -60,18 +63,20 @@ class Reader:
         """Return the kind and type of a value, and what its kind has: shape, dtype, length, text and the like."""
         kind = type(value)
         result: dict[str, Any] = {"kind": "object", "type": kind.__qualname__}
-        if self.late():
-            return result
         if kind in PLAIN:
             return {**result, "kind": "plain", "text": repr(value)[:MAX_TEXT]}
         if kind in (str, bytes):
             return {**result, "kind": "text", "length": len(value), "text": repr(value)[:MAX_TEXT]}
         if self.is_tensor(value):
-            return {**result, **self.tensor(value)}
+            if id(value) not in self.tensors:
+                self.tensors[id(value)] = self.tensor(value)
+            return {**result, **self.tensors[id(value)]}
         if kind is getattr(self.numpy, "ndarray", None):
             return {**result, "kind": "array", "shape": list(value.shape), "dtype": str(value.dtype)} | self.range(
                 value
             )
+        if self.late():  # shapes and numbers cost nothing and are always read
+            return result
         if self.is_module(value):
             return {**result, **self.module(value)}
         if kind in (list, tuple, set, frozenset, dict):
@@ -117,7 +122,8 @@ class Reader:
         if array.ndim == 1:
             result |= {"argmin": int(array.argmin()), "argmax": int(array.argmax())}
         if array.size <= COUNTED // 10 and array.dtype.kind in "iu":
-            distinct = self.numpy.unique(array)
+            ordered = self.numpy.sort(array, axis=None)  # `unique` imports numpy.ma, which takes all of the time
+            distinct = ordered[self.numpy.append(True, ordered[1:] != ordered[:-1])]
             result["distinct"] = [int(number) for number in (distinct if len(distinct) <= 12 else distinct[-3:])]
             result["distinct_count"] = len(distinct)
         return result
@@ -129,6 +135,10 @@ class Reader:
             module, path = todo.pop()
             if id(module) not in self.paths:
                 self.paths[id(module)] = path
+                for hook in list((stored(module).get("_forward_hooks") or {}).values())[:MAX_ITEMS]:
+                    function = hook.__func__ if type(hook) is MethodType else hook
+                    if type(function) is FunctionType and len(self.hooks) < MAX_ITEMS:
+                        self.hooks.append([path, function.__code__.co_filename, function.__code__.co_firstlineno])
                 children = stored(module).get("_modules") or {}
                 todo += [
                     (child, f"{path}.{name}" if path else name) for name, child in children.items() if child is not None
@@ -147,6 +157,8 @@ class Reader:
             result["text"] = kind.__name__ if own else f"{kind.__name__}({value.extra_repr()[:MAX_TEXT]})"
         except Exception:
             result["text"] = kind.__name__
+        if value is self.root and self.hooks:
+            result["hooks"] = self.hooks
         children = stored(value).get("_modules")
         if isinstance(children, dict) and children:
             result["children"] = [[name, type(child).__name__] for name, child in list(children.items())[:MAX_NAMES]]
@@ -318,7 +330,8 @@ class Reader:
             text, result["expression"] = failing_text(trace)
             arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
             names = list(dict.fromkeys([*with_prefixes(NAMES.findall(text)), *arguments]))[:MAX_NAMES]
-            for name in names:
+            makers = names_in_makers(set(names), code.co_filename, max(code.co_firstlineno, line - MAX_LINES), line)
+            for name in dict.fromkeys([*names, *makers[:MAX_MAKERS]]):
                 try:
                     value = self.lookup(name, frame, local)
                 except Exception:
@@ -412,6 +425,18 @@ def with_prefixes(names: list[str]) -> list[str]:
     """Return `a`, `a.b` and `a.b.c` for each `a.b.c`."""
     parts = [name.split(".") for name in names]
     return [".".join(part[:end]) for part in parts for end in range(1, len(part) + 1)]
+
+
+def names_in_makers(names: set[str], file: str, first: int, last: int) -> list[str]:
+    """Return the names in the last lines before a line that assign to some names."""
+    result: list[str] = []
+    for number in range(last - 1, first - 1, -1):
+        left, equals, right = linecache.getline(file, number).partition("=")
+        targets = names.intersection(re.split(r"[\s,()]+", left)) if equals and right[:1] != "=" else set()
+        if targets:
+            result += with_prefixes(NAMES.findall(right))
+            names = names - targets
+    return result
 
 
 def stored(value: Any) -> dict[str, Any]:

@@ -97,6 +97,8 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"The expanded size of the tensor \((?P<first>\d+)\) must match the existing size \((?P<second>\d+)\) at "
         r"non-singleton dimension (?P<axis>\d+)",
     ),
+    "not_a_tensor": (r"argument 'input' \(position 1\) must be Tensor, not (?P<type>[\w.]+)",),
+    "no_axes": (r"both arguments to (?:linear|matmul) need to be at least 1D, but they are 0D",),
     "mask_shape": (
         rf"The shape of the mask {shape('mask')} at index (?P<axis>\d+) does not match the shape of the indexed "
         rf"tensor {shape('indexed')}",
@@ -142,7 +144,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "attention_mask": (
         r"Expected key_padd(?:ed|ing)_mask\.shape\[0\] to be (?P<expected>\d+), but got (?P<actual>\d+)",
         rf"expecting key_padding_mask shape of {shape('expected_shape')}, but got {shape('actual_shape')}",
-        rf"The shape of the 2D attn_mask is {shape('actual_shape')}, but should be {shape('expected_shape')}",
+        rf"The shape of the [23]D attn_mask is {shape('actual_shape')}, but should be {shape('expected_shape')}",
         rf"key shape {shape('left')} does not match value shape {shape('right')}",
     ),
     "dimension_range": (
@@ -170,6 +172,10 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"Target (?P<label>-?\d+) is out of bounds",
         r"Assertion `?(?:t|cur_target|target_val|\w*target\w*) ?>= ?0 ?&& ?\w+ ?< ?n_classes`? failed",
         r"Class values must be (?P<bound>smaller than num_classes|non-negative)",
+    ),
+    "several_indices": (
+        r"only integer tensors of a single element can be converted to an index",
+        r"only integer scalar arrays can be converted to a scalar index",
     ),
     "array_index": (
         r"only integers, slices \(`:`\), ellipsis",
@@ -287,7 +293,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     ),
     "dtype": (
         r"expected scalar type (?P<expected>\w+) but found (?P<actual>\w+)",
-        r"expected m1 and m2 to have the same dtype, but got: (?P<actual>\w+) != (?P<expected>\w+)",
+        r"expected m1 and m2 to have the same dtype, but got: (?P<actual>\w+)(?: int)? != (?P<expected>\w+)",
         r"mat1 and mat2 must have the same dtype, but got (?P<actual>\w+) and (?P<expected>\w+)",
         r"Input type \((?P<actual>[a-z][\w :]*)\) and (?P<parameter>bias|weight) type \((?P<expected>[a-z][\w "
         r":]*)\) should be the same",

@@ -15,6 +15,7 @@ from ocrlab.debug.diagnosis.explanations.source import (
     last_name,
     own_nodes,
     parameters,
+    returns,
 )
 
 MAX_STEPS = 12
@@ -230,6 +231,17 @@ def _sample(failure: Failure, loader: Origin, index: int | None) -> Origin | Non
                     value = value.elts[index]
                 return Origin(where_, value, None, dotted(value) or loader.name)
     return None
+
+
+def returned(failure: Failure, place: Origin) -> Origin:
+    """Follow a call of a function or method of the program to the expression that it returns, if there is only one."""
+    if not isinstance(place.node, ast.Call):
+        return place
+    name = last_name(place.node.func)
+    places = [(s, n.value) for s in failure.all_sources() for f in s.functions(name) for n in returns(f)]
+    if len(places) != 1 or places[0][1] is None:
+        return place
+    return origin(failure, places[0][0], places[0][1], None)
 
 
 def loader_of(failure: Failure, place: Origin) -> Origin | None:

@@ -198,6 +198,11 @@ def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
             todo += ast.iter_child_nodes(node)
 
 
+def returns(function: ast.AST) -> list[ast.Return]:
+    """Return the `return` statements of a function that have a value."""
+    return [node for node in own_nodes(function) if isinstance(node, ast.Return) and node.value is not None]
+
+
 def dotted(node: ast.AST | None) -> str:
     """Return `a.b.c` of a name or attribute; empty for anything else."""
     if isinstance(node, ast.Name):

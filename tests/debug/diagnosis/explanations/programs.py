@@ -245,7 +245,7 @@ class Block(nn.Module):
 
 Block()(torch.rand(2, 12, 7, 7), torch.rand(2, 4))
 """,
-        ["12", "channels", "self.time(t)[:, :, None, None]"],
+        ["12", "channel", "self.time(t)[:, :, None, None]"],
     ),
     "one_hot_of_masks_with_void": (
         """
@@ -319,7 +319,7 @@ prediction = torch.randn(16, 3)
 weights = torch.rand(16)
 loss = (prediction * weights).mean()
 """,
-        ["`weights`", "(16, 3)", "unsqueeze(1)"],
+        ["`weights`", "(16, 3)", "[:, None]"],
     ),
     "last_batch_state": (
         """
