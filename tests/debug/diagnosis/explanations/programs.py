@@ -206,11 +206,9 @@ class Net(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(3, 8, 3)
         self.fc = nn.Linear(8 * 26 * 26, 10)
-
     def forward(self, x):
         x = torch.relu(self.conv(x))
         return self.fc(x.flatten())
-
 Net()(torch.rand(8, 3, 28, 28))
 """,
         ["8 samples x 5408", "torch.flatten(x, 1)", "`in_features` is right"],
@@ -239,10 +237,8 @@ class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.time = nn.Linear(4, 12)
-
     def forward(self, h, t):
         return h + self.time(t)
-
 Block()(torch.rand(2, 12, 7, 7), torch.rand(2, 4))
 """,
         ["12", "channel", "self.time(t)[:, :, None, None]"],
@@ -305,10 +301,8 @@ class Net(nn.Module):
         super().__init__()
         self.down = nn.Conv2d(3, 16, 3)
         self.mid = nn.Conv2d(32, 64, 3)
-
     def forward(self, x):
         return self.mid(self.down(x))
-
 Net()(torch.rand(2, 3, 20, 20))
 """,
         ["`mid`", "16 channels", "in_channels=16"],
@@ -402,10 +396,8 @@ model(torch.rand(1, 1, 14, 14))
 class Faces(Dataset):
     def __len__(self):
         return 8
-
     def __getitem__(self, i):
         return torch.zeros(3), 1, "name"
-
 for image, label in DataLoader(Faces(), batch_size=4):
     pass
 """,
@@ -417,10 +409,8 @@ samples = [torch.zeros(3, 8, 8), torch.zeros(1, 8, 8)]
 class Set(Dataset):
     def __len__(self):
         return 2
-
     def __getitem__(self, i):
         return samples[i]
-
 next(iter(DataLoader(Set(), batch_size=2)))
 """,
         ["grayscale", 'convert("RGB")'],
@@ -430,10 +420,8 @@ next(iter(DataLoader(Set(), batch_size=2)))
 class Set(Dataset):
     def __len__(self):
         return 2
-
     def __getitem__(self, i):
         return torch.zeros(3, 8, 8), torch.zeros(i + 1, 4)
-
 next(iter(DataLoader(Set(), batch_size=2)))
 """,
         ["boxes", "tuple(zip(*batch))"],
@@ -503,10 +491,8 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.position = nn.Embedding(16, 8)
-
     def forward(self, tokens):
         return self.position(torch.arange(tokens.shape[1]))
-
 Net()(torch.zeros(2, 20, dtype=torch.long))
 """,
         ["`position` has 16 rows", "19", "positions"],
@@ -597,7 +583,6 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = [nn.Linear(3, 3) for _ in range(2)]
-
 torch.optim.SGD(Net().parameters(), lr=0.1)
 """,
         ["plain Python list", "nn.ModuleList"],
@@ -607,12 +592,10 @@ torch.optim.SGD(Net().parameters(), lr=0.1)
 class Set(Dataset):
     def __len__(self):
         return 4
-
     def __getitem__(self, i):
         if i == 2:
             return None
         return torch.zeros(2)
-
 next(iter(DataLoader(Set(), batch_size=4)))
 """,
         ["returned None", "`return None`", "collate_fn"],
@@ -623,10 +606,8 @@ from PIL import Image
 class Set(Dataset):
     def __len__(self):
         return 4
-
     def __getitem__(self, i):
         return Image.new("RGB", (4, 4)), 1
-
 next(iter(DataLoader(Set(), batch_size=4)))
 """,
         ["PIL image", "ToTensor()"],
@@ -692,10 +673,8 @@ class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.lin = nn.Linear(3, 3)
-
     def forward(self, x):
         x = self.lin(x)
-
 block, head = Block(), nn.Linear(3, 1)
 head(block(torch.randn(2, 3)))
 """,
@@ -714,7 +693,6 @@ head(out)
 class Net(nn.Module):
     def foward(self, x):
         return x
-
 Net()(torch.zeros(1))
 """,
         ["`foward`", "Rename"],
@@ -729,7 +707,6 @@ x = np.zeros(3, dtype=np.float)
         """
 def build(width, depth=2):
     return nn.Linear(width, depth)
-
 build(width=3, depht=4)
 """,
         ["`depth=`", "no such parameter"],
@@ -986,15 +963,12 @@ class Classifier(nn.Module):
         super().__init__()
         self.body = nn.Sequential(nn.Linear(features, 32), nn.ReLU())
         self.head = nn.Linear(64, classes)
-
     def forward(self, x):
         return self.head(self.body(x))
-
 def train(model, loader):
     for x, y in loader:
         loss = F.cross_entropy(model(x), y)
         loss.backward()
-
 train(Classifier(8, 3), DataLoader(TensorDataset(torch.randn(20, 8), torch.randint(0, 3, (20,))), batch_size=5))
 """,
         ["`head`", "nn.Linear(64, classes)", "32 features"],
@@ -1006,12 +980,10 @@ class UNet(nn.Module):
         super().__init__()
         self.a, self.b = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 8, 3, padding=1)
         self.up = nn.ConvTranspose2d(8, 4, 2, stride=2)
-
     def forward(self, x):
         skip = self.a(x)
         deep = self.b(F.max_pool2d(skip, 2))
         return torch.cat((skip, self.up(deep)), 1)
-
 UNet()(torch.rand(1, 1, 33, 33))
 """,
         ["`self.up(deep)`", "33", "32", "divisible by 2"],
@@ -1030,11 +1002,9 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.rnn, self.out = nn.GRU(3, 6, batch_first=True), nn.Linear(6, 5)
-
     def forward(self, x):
         h, _ = self.rnn(x)
         return self.out(h).reshape(-1, 5)
-
 x, y = torch.randn(4, 7, 3), torch.randint(0, 5, (4,))
 F.cross_entropy(Net()(x), y)
 """,
@@ -1070,10 +1040,8 @@ class Text(nn.Module):
     def __init__(self, size):
         super().__init__()
         self.emb = nn.Embedding(size, 4)
-
     def forward(self, x):
         return self.emb(x)
-
 Text(len(set(ids.flatten().tolist())))(ids)
 """,
         ["`emb` has 3 rows", "12", "13 rows"],
@@ -1158,10 +1126,8 @@ torch.optim.SGD([w], lr=0.1)
 class Set(Dataset):
     def __len__(self):
         return 3
-
     def __getitem__(self, i):
         return torch.zeros(2), list(range(i + 1))
-
 next(iter(DataLoader(Set(), batch_size=3)))
 """,
         ["lists whose lengths differ", "collate_fn"],
@@ -1221,7 +1187,6 @@ nn.Linear(3, 2)(x)
 class Net(nn.Module):
     def forward(self, x):
         return x
-
 Net.forward(torch.zeros(1))
 """,
         ["instance"],
@@ -1248,10 +1213,8 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.encoder = nn.Linear(3, 2)
-
     def forward(self, x):
         return self.encodr(x)
-
 Net()(torch.zeros(1, 3))
 """,
         ["encodr", "encoder"],
@@ -1262,7 +1225,6 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.encoder = nn.Linear(3, 2)
-
 model = nn.DataParallel(Net())
 model.encoder
 """,
@@ -1302,7 +1264,6 @@ def run(n):
     for i in range(n):
         loss = i
     return loss
-
 run(0)
 """,
         ["`loss`", "never ran", "`range(n)`"],
@@ -1416,7 +1377,6 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.a = nn.Linear(2, 2)
-
 model = Net()
 optimizer = torch.optim.Adam(model)
 """,
@@ -1544,10 +1504,8 @@ error = sum((y_test - y_fit) ** 2)
 class Set(Dataset):
     def __len__(self):
         return 2
-
     def __getitem__(self, i):
         return {"image": torch.zeros(3, 4, 4), "label": 1}
-
 conv = nn.Conv2d(3, 4, 3)
 for batch in DataLoader(Set(), batch_size=2):
     conv(batch)
@@ -1559,10 +1517,8 @@ for batch in DataLoader(Set(), batch_size=2):
 class Set(Dataset):
     def __len__(self):
         return 2
-
     def __getitem__(self, i):
         return {"image": torch.zeros(3, 4, 4), "label": 1}
-
 conv = nn.Conv2d(3, 4, 3)
 for image, label in DataLoader(Set(), batch_size=2):
     conv(image)
@@ -1575,18 +1531,14 @@ class Encoder(nn.Module):
     def __init__(self, vocabulary, dim):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, dim)
-
     def forward(self, ids):
         return self.tokens(ids)
-
 class Model(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.encoder = Encoder(config["vocabulary"], 8)
-
     def forward(self, ids):
         return self.encoder(ids).sum()
-
 model = Model({"vocabulary": 100})
 model(torch.tensor([[5, 100]]))
 """,
@@ -1601,10 +1553,8 @@ class Tagger(nn.Module):
         super().__init__()
         self.lstm = nn.LSTM(4, hidden, batch_first=True, bidirectional=True)
         self.out = nn.Linear(hidden, 3)
-
     def forward(self, x):
         return self.out(self.lstm(x)[0])
-
 Tagger()(torch.randn(2, 5, 4))
 """,
         ["bidirectional", "2 x 6", "12"],
@@ -1642,7 +1592,6 @@ attention(x, x, x, key_padding_mask=torch.zeros(3, 5, dtype=torch.bool))
 def adjacency(pairs):
     n = int(pairs.max()) + 1
     return torch.zeros(n, n)
-
 links = adjacency(torch.tensor([[0, 3]]))
 nodes = torch.randn(6, 2)
 out = links @ nodes
@@ -1672,11 +1621,9 @@ for w in weights:
 class Runner:
     def __init__(self):
         self.cell, self.state = nn.GRUCell(2, 3), None
-
     def step(self, x):
         self.state = self.cell(x, self.state)
         self.state.mean().backward()
-
 runner = Runner()
 for _ in range(2):
     runner.step(torch.randn(1, 2))
@@ -1688,14 +1635,11 @@ for _ in range(2):
 class Windows(Dataset):
     def __init__(self, values, past=4, ahead=3):
         self.values, self.past, self.ahead = values, past, ahead
-
     def __len__(self):
         return len(self.values) - self.past
-
     def __getitem__(self, i):
         middle = i + self.past
         return self.values[i:middle], self.values[middle : middle + self.ahead]
-
 for past, future in DataLoader(Windows(torch.arange(12.0)), batch_size=8):
     pass
 """,
@@ -1719,12 +1663,10 @@ class Expert(nn.Module):
     def __init__(self):
         super().__init__()
         self.inner = nn.Linear(2, 2)
-
 class Committee(nn.Module):
     def __init__(self):
         super().__init__()
         self.experts = [Expert() for _ in range(3)]
-
 torch.optim.SGD(Committee().parameters(), lr=0.1)
 """,
         ["`self.experts`", "plain Python list", "nn.ModuleList"],
@@ -1913,11 +1855,9 @@ MEAN = np.array([0.5, 0.5])
 class Points(Dataset):
     def __len__(self):
         return 4
-
     def __getitem__(self, i):
         p = np.ones(2, np.float32) - MEAN
         return torch.from_numpy(p)
-
 model = nn.Linear(2, 1)
 for batch in DataLoader(Points()):
     model(batch)
@@ -1969,11 +1909,9 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.fc = nn.Linear(10, 2)
-
     def forward(self, x):
         positions = x.mean(0).flatten()
         return self.fc(x)
-
 Net()(torch.rand(30))
 """,
         ["whole batch", "batch axis"],
@@ -2002,10 +1940,8 @@ class Text(nn.Module):
     def __init__(self, size):
         super().__init__()
         self.emb = nn.Embedding(size, 4)
-
     def forward(self, x):
         return self.emb(x)
-
 Text(len(words))(torch.tensor([3]))
 """,
         ["epoch + 1", "the ids start at"],
