@@ -92,12 +92,12 @@ def _factor(step: Experiment) -> Result | None:
 
 def own_functions(total: Any) -> set[str]:
     """Return the names of the program's own autograd functions in the graph of a loss."""
-    seen, todo, names = set[Any](), [getattr(total, "grad_fn", None)], set[str]()
-    while todo and len(seen) < MOST_NODES:
+    visited, todo, names = set[Any](), [getattr(total, "grad_fn", None)], set[str]()
+    while todo and len(visited) < MOST_NODES:
         node = todo.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         owner = getattr(type(node), "_forward_cls", None)
         if isinstance(node, BackwardCFunction) and not getattr(owner, "__module__", "torch").startswith("torch."):
             names.add(type(node).__name__.removesuffix("Backward"))
