@@ -227,5 +227,6 @@ def test_an_average_that_lacks_the_statistics_of_its_norms(tmp_path: Path, buffe
             owner.ema[1].load_state_dict(owner.online[1].state_dict() | dict(owner.ema[1].named_parameters()))
 
     model = Averaged()
-    text = report(tmp_path, step, model=model, optimizer=torch.optim.Adam(model.online.parameters(), lr=1e-2))
+    optimizer = torch.optim.Adam(model.online.parameters(), lr=1e-2)
+    text = report(tmp_path, step, model=model, optimizer=optimizer, loader=DataLoader(data(), 4))
     assert ("its BatchNorm statistics (1) are still those of the start" in text) is not buffers
