@@ -13,7 +13,7 @@ from ocrlab.debug.laws.law import Extras
 from ocrlab.debug.laws.result import Result, broken, holds
 
 PLACES = 4  # targets that are changed, one at a time
-ROWS = 4  # samples from which on a place is no chance
+ROWS = 4  # samples from which on a place is not chance
 
 
 def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
