@@ -11,7 +11,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 OLDEST := .venv-oldest
 ARGS :=
-TESTS := -m pytest tests --numprocesses=auto --maxprocesses=4 --dist=loadfile
+TESTS := -m pytest tests --numprocesses=auto --maxprocesses=4 --dist=worksteal
 # A cell may take as long as nbval lets it, which is more than pytest gives a test.
 NOTEBOOKS := -m pytest notebooks --nbval-lax --nbval-cell-timeout=600 --timeout=660 --nbval-current-env \
 	--nbval-sanitize-with=tests/nbval.cfg

@@ -68,7 +68,10 @@ def runs(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def seeded() -> Iterator[None]:
-    """Seed every generator that is in use, and give torch its threads back afterwards."""
+    """Seed every generator that is in use, and give torch its threads and its compiler back afterwards.
+
+    A replay switches compilation off for the rest of its process; here the process goes on.
+    """
     random.seed(0)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)
@@ -80,6 +83,8 @@ def seeded() -> Iterator[None]:
     threads = int(os.environ["OMP_NUM_THREADS"])
     if torch is not None and torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch"].compiler.set_stance("default")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,7 +2,8 @@
 
     python benchmarks/gpu/run.py --out results      all stages, 480 s at most
     python benchmarks/gpu/run.py --stage faults     one of them; `accuracy` runs only by its name
-    python benchmarks/gpu/run.py --dry-run          every stage on a CPU, with stand-ins for what needs a card
+    python benchmarks/gpu/run.py --dry-run          every stage on a CPU, with stand-ins for what needs a card, and one
+                                                    variant of each kind; with --stage all variants
 
 Each stage runs in a process of its own with its own deadline, so that a dead CUDA context, a hang or a typo ends that
 stage alone. Its rows are on disk as they are measured: gpu.json and gpu.md are written again after each stage, and
@@ -54,7 +55,8 @@ def main() -> int:
     """Run the stages; the exit status is 1 where a row missed or a stage did not end by itself."""
     options = arguments()
     if options.inside:
-        stage = Stage(options.inside, options.out, options.dry_run, options.seconds, options.data)
+        brief = options.dry_run and not options.stage
+        stage = Stage(options.inside, options.out, options.dry_run, options.seconds, options.data, brief=brief)
         importlib.import_module(f"stage_{options.inside}").run(stage)
         return 0
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -101,6 +103,7 @@ def run_stage(name: str, seconds: float, out: Path, options: argparse.Namespace)
     shutil.rmtree(out / "rows" / name, ignore_errors=True)
     command = [sys.executable, __file__, "--inside", name, "--out", str(out), "--seconds", str(seconds)]
     command += ["--dry-run"] if options.dry_run else []
+    command += ["--stage", name] if options.stage else []
     command += ["--data", str(options.data.absolute())] if options.data else []
     began = time.monotonic()
     with log_file.open("wb") as log:

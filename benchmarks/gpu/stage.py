@@ -58,8 +58,11 @@ class Done:
 class Stage:
     """One stage in its own process: where its rows go, and how long it has."""
 
-    def __init__(self, name: str, out: Path, dry_run: bool, seconds: float, data: Path | None) -> None:
+    def __init__(
+        self, name: str, out: Path, dry_run: bool, seconds: float, data: Path | None, *, brief: bool = False
+    ) -> None:
         self.name, self.dry_run, self.data = name, dry_run, data
+        self.brief = brief  # where other variants go the same way, one is enough
         self.folder = out / "rows" / name  # for run folders and logs
         self.folder.mkdir(parents=True, exist_ok=True)
         self.rows_file = out / "rows" / f"{name}.jsonl"

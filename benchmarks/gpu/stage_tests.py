@@ -14,7 +14,7 @@ ALONE = TESTS / "test_oom.py"  # it needs the whole memory of the card
 
 def run(stage: Stage) -> None:
     """Run them, slow tests included; each that fails has a row. A dry run sees them skip."""
-    spread = ["-n", "2" if stage.dry_run else "5"] if importlib.util.find_spec("xdist") else []
+    spread = ["-n", "5"] if importlib.util.find_spec("xdist") and not stage.dry_run else []
     run_tests(stage, TESTS, f"--ignore={ALONE}", *spread)
     with whole_card(stage):
         run_tests(stage, ALONE)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ocrlab.config.aliases import resolve
 from ocrlab.config.overrides import from_lines
 from ocrlab.errors import ConfigError
+from ocrlab.inference import pretrained
 
 if TYPE_CHECKING:
     from ocrlab.config.schema import Config
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 OPEN = ("post.", "evaluate.", "exif", "runs", "trainer.accelerator", "runtime.threads")
 NEWEST = "checkpoint file, or `receipts` for the included detector (default: best of the newest run, else receipts)"
+
+
+def check_checkpoint(path: Path | None) -> None:
+    """Raise CheckpointError for a file that is missing or no checkpoint, before anybody waits for torch."""
+    if path is not None and (str(path) != pretrained.NAME or path.is_file()):
+        pretrained.check_file(path)
 
 
 def check(words: Sequence[str], also: Sequence[str] = ()) -> Config:

@@ -99,6 +99,7 @@ def score_checkpoint(args: argparse.Namespace, words: list[str], split: str) -> 
     from ocrlab.data import folder_layouts
 
     folder_layouts.find(Path(asked.data).expanduser(), split)  # raises at once, before a network is loaded
+    detector_options.check_checkpoint(args.checkpoint)
     detector = detector_options.open_detector(args.checkpoint, words, asked)
     from ocrlab.inference import scoring
 

@@ -33,6 +33,7 @@ def arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Export, and answer with the file and by how much its probabilities differ from torch's."""
     asked = detector_options.check(args.settings)
+    detector_options.check_checkpoint(args.checkpoint)
     output_paths.new_file(args.out, "--out")
     detector = detector_options.open_detector(args.checkpoint, args.settings, asked, "cpu")
     from ocrlab.inference import onnx_export

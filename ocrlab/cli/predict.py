@@ -71,6 +71,7 @@ def run(args: argparse.Namespace) -> Answer:
     asked = detector_options.check(settings)
     out = None if args.jsonl and not args.out and not formats else args.out or OUT
     _check(args, paths, out)
+    detector_options.check_checkpoint(args.checkpoint)
     files = _files(paths)
     detector = detector_options.open_detector(args.checkpoint, settings, asked, args.device)
     start = time.perf_counter()

@@ -114,9 +114,12 @@ def packages() -> dict[str, str]:
     versions: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         try:
-            name, version = distribution.metadata["Name"], distribution.version
+            text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
         except Exception:
             continue  # half-removed packages raise all kinds of errors
+        header = text.partition("\n\n")[0]  # the parser of importlib.metadata reads all that follows, too
+        fields = dict(re.findall(r"(?m)^(Name|Version): *(.+?) *$", header))
+        name, version = fields.get("Name"), fields.get("Version")
         if name and version:
             versions.setdefault(re.sub(r"[-_.]+", "-", name).lower(), version)  # the first one is what gets imported
     return dict(sorted(versions.items()))

@@ -1,21 +1,23 @@
 """Encoders: torchvision backbones without their classifier, giving features at strides 4, 8, 16 and 32.
 
-`resnet18_slim` is ResNet-18 with half the channels: a quarter of the weights, and more steps in the same minutes.
+`resnet18_slim` is ResNet-18 with half the channels: a quarter of the weights, and more steps in the same minutes. Its
+network is here, as the import of torchvision brings torch's compiler along and takes as long as that of torch.
 
 Shapes: B batch, C channels, H W input pixels.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
-import torchvision.models as zoo
 from torch import Tensor, nn
-from torchvision.models.resnet import BasicBlock
 
 from ocrlab.errors import WeightsError
 from ocrlab.model.memory_saving import recomputed
+
+if TYPE_CHECKING:
+    import torchvision.models as zoo
 
 CHANNELS = {
     "resnet18_slim": (32, 64, 128, 256),
@@ -54,7 +56,7 @@ class Encoder(nn.Module):
 class ResNetEncoder(Encoder):
     """ResNet (He et al. 2016) up to `layer4`."""
 
-    def __init__(self, net: zoo.ResNet) -> None:
+    def __init__(self, net: zoo.ResNet | ResNet18) -> None:
         super().__init__()
         self.stem = nn.Sequential(net.conv1, net.bn1, net.relu, net.maxpool)
         self.layer1, self.layer2, self.layer3, self.layer4 = net.layer1, net.layer2, net.layer3, net.layer4
@@ -85,6 +87,8 @@ def build(name: str, *, weights: str | None = None) -> nn.Module:
             do = "Train from random weights with weights=none, or take encoder=resnet18"
             raise WeightsError("There are no ImageNet weights for resnet18_slim", got=f"weights={weights}", do=do)
         return ResNetEncoder(slim(CHANNELS[name]))
+    import torchvision.models as zoo
+
     try:
         net = getattr(zoo, name)(weights="DEFAULT" if weights == "imagenet" else None)
     except Exception as error:  # urllib, hub and hash errors share no base class
@@ -99,15 +103,52 @@ def build(name: str, *, weights: str | None = None) -> nn.Module:
     return MobileNetEncoder(net) if name.startswith("mobilenet") else ResNetEncoder(net)
 
 
-def slim(channels: tuple[int, int, int, int]) -> zoo.ResNet:
-    """Return torchvision's ResNet-18 with other numbers of channels in its four stages."""
-    net = zoo.resnet18()
-    net.inplanes = channels[0]
-    net.conv1 = nn.Conv2d(3, channels[0], 7, stride=2, padding=3, bias=False)
-    net.bn1 = nn.BatchNorm2d(channels[0])
-    for i, count in enumerate(channels, start=1):
-        setattr(net, f"layer{i}", net._make_layer(BasicBlock, count, 2, stride=1 if i == 1 else 2))
-    for module in net.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    return net
+class BasicBlock(nn.Module):
+    """Two convolutions and a shortcut; names and numbers are torchvision's."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        changes = stride != 1 or inputs != outputs
+        shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if changes else None
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.downsample = nn.Sequential(shortcut, nn.BatchNorm2d(outputs)) if shortcut else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        y += x if self.downsample is None else self.downsample(x)
+        return cast(Tensor, self.relu(y))
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 without its classifier, with any number of channels in its four stages."""
+
+    layer1: nn.Module
+    layer2: nn.Module
+    layer3: nn.Module
+    layer4: nn.Module
+
+    def __init__(self, channels: tuple[int, int, int, int]) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, channels[0], 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels[0])
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        inputs = channels[0]
+        for i, count in enumerate(channels, start=1):
+            first = BasicBlock(inputs, count, 1 if i == 1 else 2)
+            setattr(self, f"layer{i}", nn.Sequential(first, BasicBlock(count, count, 1)))
+            inputs = count
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+def slim(channels: tuple[int, int, int, int]) -> ResNet18:
+    """Return ResNet-18 with other numbers of channels, from the random numbers that torchvision's would be made of."""
+    ResNet18(CHANNELS["resnet18"])
+    nn.Linear(512, 1000)
+    return ResNet18(channels)

@@ -21,6 +21,7 @@ CSS = load_css("verdict")
 def view(verdict: Verdict, texts: Mapping[str, str] | None = None, folder: str = "") -> View:
     """Return the block of a verdict; the `texts` that it was made from are folded, `folder` holds the whole."""
     rows = _rows(verdict.causes[0]) if verdict.causes else []
+    rows += [("values", _list([("", "", value) for value in verdict.values]))] if verdict.values else []
     others = [(f"{cause.confidence:.2f}", cause.id, _title(cause.id)) for cause in verdict.causes[1:]]
     rows += [("or else", _list(others, "lines ids"))] if others else []
     refuted = [("", out.id, out.why) for out in verdict.ruled_out]

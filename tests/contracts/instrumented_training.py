@@ -1,4 +1,4 @@
-"""A small training under one instrument, compared before and after: `python FILE INSTRUMENT WORKERS`.
+"""A small training under one instrument after another, each compared before and after: `python FILE WORKERS NAME...`.
 
 Read by `test_instruments_leave_nothing.py`.
 """
@@ -8,6 +8,7 @@ import contextlib
 import faulthandler
 import gc
 import importlib
+import itertools
 import logging
 import multiprocessing
 import os
@@ -33,7 +34,7 @@ from ocrlab.debug.instruments.leaks import leak_watch
 from ocrlab.debug.instruments.memory import memory_watch
 from ocrlab.debug.instruments.profiler import step_profiler
 
-INSTRUMENT, WORKERS = sys.argv[1], int(sys.argv[2])
+WORKERS, INSTRUMENTS = int(sys.argv[1]), sys.argv[2:]
 
 
 class Net(nn.Module):
@@ -224,17 +225,17 @@ def stop():
 train(3)
 str(torch.ones(1)), torch.compiler.set_stance("default")
 torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]).__enter__().__exit__(None, None, None)
-for way in (lambda: None, stop):
+for name, way in itertools.product(INSTRUMENTS, (lambda: None, stop)):
     gc.collect()
     before = state()
     with contextlib.suppress(KeyboardInterrupt):
-        use(INSTRUMENT, way)
+        use(name, way)
     gc.collect()
     after = state()
-    changed = [name for name in before if after[name] != before[name]]
-    for name in changed:
-        print("changed:", name)
-        old, new = before[name], after[name]
+    changed = [part for part in before if after[part] != before[part]]
+    for part in changed:
+        print(f"changed by {name}:", part)
+        old, new = before[part], after[part]
         if isinstance(old, dict) and isinstance(new, dict):
             old, new = (
                 {key: values[key] for key in values if values[key] != other.get(key)}

@@ -240,7 +240,7 @@ def test_a_batch_is_unpickled_only_where_this_user_wrote_it(place: Path, trust: 
         assert "Reading this raw batch could run code" in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("home", ["/dev/null/x", "/proc/1/x"])
+@pytest.mark.parametrize("home", ["/dev/null/x", pytest.param("/proc/1/x", marks=pytest.mark.slow)])
 def test_without_a_place_for_a_key_a_training_runs_and_its_replay_asks(tmp_path: Path, home: str) -> None:
     (tmp_path / "train.py").write_text(LOOP, encoding="utf-8")
     command = [sys.executable, "train.py"]

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+import torchvision.models as zoo
 
 from ocrlab.errors import ShapeError, WeightsError
 from ocrlab.losses.db_loss import TargetMaps, db_loss
@@ -154,13 +155,21 @@ def test_weights_that_cannot_be_fetched_name_the_option(monkeypatch, tmp_path):
 
 def test_weights_from_a_file_are_used(monkeypatch, tmp_path):
     torch.manual_seed(1)
-    state = encoders.zoo.resnet18().state_dict()
+    state = zoo.resnet18().state_dict()
     folder = tmp_path / "hub" / "checkpoints"
     folder.mkdir(parents=True)
-    torch.save(state, folder / encoders.zoo.ResNet18_Weights.DEFAULT.url.rsplit("/", 1)[1])
+    torch.save(state, folder / zoo.ResNet18_Weights.DEFAULT.url.rsplit("/", 1)[1])
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     loaded = encoders.build("resnet18", weights="imagenet")
     assert torch.equal(loaded.layer4[1].conv2.weight, state["layer4.1.conv2.weight"])
+
+
+def test_a_network_of_its_own_is_torchvisions():
+    theirs = encoders.ResNetEncoder(zoo.resnet18())
+    ours = encoders.ResNetEncoder(encoders.ResNet18(encoders.CHANNELS["resnet18"]))
+    ours.load_state_dict(theirs.state_dict())
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    assert all(map(torch.equal, ours(x := torch.rand(2, 3, 64, 64)), theirs(x)))
 
 
 def test_the_slim_encoder_has_no_weights_to_fetch():

@@ -66,7 +66,9 @@ def test_it_says_cause_confidence_evidence_fix_experiment_and_what_is_ruled_out(
 
 
 def test_an_unknown_cause_says_what_is_missing() -> None:
-    view = verdict_view.view(Verdict(None, "failed", missing=["the log", "what caused its error, `E: <b>`"]))
+    missing = ["the log", "what caused its error, `E: <b>`"]
+    view = verdict_view.view(Verdict(None, "failed", missing=missing, values=["`x` is (3, 4) float32"]))
+    assert "<dt>values</dt>" in view.html and "(3, 4) float32" in view.html
     assert "<span>what caused its error, <code>E: &lt;b&gt;</code></span>" in view.html
     assert "The cause is not known" in view.html
     assert "not known: the log" in view.text

@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ocrlab.debug.laws import (
+    alignment,
     coverage,
     data,
     independence,
@@ -44,6 +45,7 @@ LAWS = (  # the most telling first
     Law("mode", mode.test, 6, mode.observe),
     Law("data", data.test, 0, data.observe),
     Law("sequences", sequences.test, 8),
+    Law("alignment", alignment.test, 8),
     Law("independence", independence.test, 10),
     Law("splitting", splitting.test, 6),
     Law("precision", precision.test, 4),

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from ocrlab.debug.laws.experiment import Experiment
 from ocrlab.debug.laws.law import Extras
+from ocrlab.debug.laws.live_objects import trained_elsewhere
 from ocrlab.debug.laws.observation import Observation
 from ocrlab.debug.laws.result import Result, broken, hint, holds
 from ocrlab.debug.laws.state_guard import learning_rates, optimized_parameters
@@ -38,6 +39,9 @@ def observe(step: Observation) -> Iterator[Result]:
         yield broken("weights.frozen", "the model", "no parameter is trainable", "one", do)
     rates, spared = learning_rates(step.optimizers), tuple(_spared_parts(step))
     trained = {n: p for n, p in step.model.named_parameters() if p.requires_grad and not n.startswith(spared)}
+    if any(id(p) not in rates for p in trained.values()):  # a part that has an optimizer of its own: GAN, actor-critic
+        elsewhere = trained_elsewhere(step.optimizers) if step.optimizers else set()
+        trained = {n: p for n, p in trained.items() if id(p) in rates or id(p) not in elsewhere}
     without = [name for name, p in trained.items() if step.optimizers and id(p) not in rates]
     if without:
         do = "Make the optimizer from the parameters that the model has now"

@@ -24,10 +24,19 @@ from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, clock, generator_state, set_generator_state
 from ocrlab.debug.laws.law import Extras
 from ocrlab.debug.laws.observation import Observation
-from ocrlab.debug.laws.result import Result, broken, holds
-from ocrlab.debug.laws.tensor_checks import is_attention_mask, is_readable, not_finite, position_text, value_at
+from ocrlab.debug.laws.result import Result, broken, hint, holds
+from ocrlab.debug.laws.tensor_checks import (
+    ROWS,
+    is_attention_mask,
+    is_readable,
+    not_finite,
+    position_text,
+    rows_equal,
+    value_at,
+)
 
 ITEMS, MOST_ITEMS = 8, 20_000
+TRANSITION = 4  # tensors in a batch of moments: observation, action, reward, next observation
 SECONDS = 5.0  # for the content of each set
 MOST_RUNS, MOST_ROWS = 60_000, 2000  # parts of windows, and items, that are compared
 SHARED = 0.2  # of the validation windows: where the split is by time, some at the border share steps
@@ -89,7 +98,7 @@ def _correlation(a: Tensor, b: Tensor) -> Tensor:
 
 def test(step: Experiment, extras: Extras) -> Iterator[Result]:
     """Look at the batch, read some items twice, watch their transforms, and compare both sets."""
-    parts = [_labels(step), _ends(step), _extras(step)]
+    parts = [_labels(step), _ends(step), _extras(step), _equal_parts(step)]
     if extras.loader is not None:
         parts += [_batch_size(step, extras), _items(step, extras.loader), _epoch(step, extras.loader)]
         parts += [_both_sets(step, extras)] if extras.val_loader is not None else []
@@ -199,6 +208,41 @@ def _extras(step: Experiment) -> Iterator[Result]:
                 return
 
 
+def _equal_parts(step: Experiment) -> Iterator[Result]:
+    """Report two views of each sample that are the same, or two parts of a transition."""
+    named = [(name, t) for name, t in dotted_tensors(step.batch) if t.ndim > 1 and len(t) == step.rows >= ROWS]
+    named = [(name, t) for name, t in named if t.is_floating_point() and is_readable(t) and not bool(rows_equal(t))]
+    pairs = [(a, b) for (a, x), (b, y) in itertools.combinations(named, 2) if x.shape == y.shape and torch.equal(x, y)]
+    if not pairs:
+        return
+    first, second = pairs[0]
+    got = f"batch.{first} and batch.{second} are the same in each of {step.rows} samples"
+    run, view = step.run(training=True), dict(named)[first]
+    reads = sum(t.shape == view.shape and torch.equal(t, view) for call in run.inputs for t in call)
+    outputs = run.outputs if reads > 1 else []
+    if any(a.shape == b.shape and torch.equal(a, b) for a, b in itertools.combinations(outputs, 2)):
+        do = "Draw another augmentation for each view; do not seed the generator with the index of the sample"
+        yield broken(
+            "data.views",
+            "the data set",
+            f"{got}, and so are the outputs for them: views that do not differ teach no invariance",
+            "views that differ",
+            do,
+            "the augmentation seeds its generator with the index of the sample",
+            "one augmented copy is used twice",
+        )
+    elif sum(1 for _ in dotted_tensors(step.batch)) >= TRANSITION:
+        do = "Store copies: observation.copy()"
+        yield hint(
+            "data.equal_parts",
+            "the data set",
+            got,
+            "values of two moments",
+            do,
+            "an environment changes its own array in place, and the buffer stores references to it",
+        )
+
+
 class InterpolationWatch(TorchFunctionMode):
     """While it is entered, whole numbers that were resized by averaging are noted, by the shape that they got."""
 
@@ -246,20 +290,27 @@ def _items(step: Experiment, loader: Any) -> Iterator[Result]:
         used_generators = set[str]()
         for index in range(min(ITEMS, len(dataset))):
             reads = []
-            for _ in range(2):
+            for number in range(
+                3
+            ):  # the second time with other random numbers: what it draws may be put into the sample
                 step.state.restore_random()
+                if number == 1:
+                    torch.rand(17 + index), np.random.rand(1 + index), [random.random() for _ in range(1 + index)]  # noqa: NPY002
                 with watch:
                     item = dataset[index]
                 reads.append([t.detach().clone() for t in _tensors(item)])
-            first, second = reads
+            first, _, second = reads
             changed = len(first) == len(second) and any(
                 a.shape != b.shape or not bool(((a == b) | (a != a)).all()) for a, b in zip(first, second, strict=True)
             )
             used_generators |= {name for name, before in states.items() if _state_text(attributes[name]) != before}
             if changed and not used_generators:
-                got = f"item {index} is another one when it is read a second time, with the same random numbers"
+                got = f"item {index} is another one when it is read again, with the same random numbers"
                 do = "Write x = x - mean in place of x -= mean, or clone the sample first"
-                causes = ("__getitem__ writes into the stored sample (x -= mean, x /= 255)", "it counts its calls")
+                causes = (
+                    "__getitem__ writes into the stored sample (x -= mean, x[mask] = 0, an in-place transform)",
+                    "it counts its calls",
+                )
                 yield broken("data.item", "the data set", got, "the same item each time", do, *causes)
                 break
     yield from copied_generator(loader) if used_generators else ()

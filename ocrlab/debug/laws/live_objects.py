@@ -10,6 +10,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
+from ocrlab.debug.laws.state_guard import optimized_parameters
+
 
 def schedulers_of(optimizers: Sequence[Optimizer], extras: Any = None) -> list[Any]:
     """Return the schedulers that move the rate of some optimizers: `given`, else those that the process holds."""
@@ -19,6 +21,12 @@ def schedulers_of(optimizers: Sequence[Optimizer], extras: Any = None) -> list[A
         return []  # every scheduler of torch sets it
     own = {id(o) for o in optimizers}
     return [o for o in gc.get_objects() if issubclass(type(o), LRScheduler) and id(vars(o).get("optimizer")) in own]
+
+
+def trained_elsewhere(optimizers: Sequence[Optimizer]) -> set[int]:
+    """Return the ids of the parameters that other optimizers of this process move."""
+    own = {id(o) for o in optimizers}
+    return optimized_parameters([o for o in gc.get_objects() if issubclass(type(o), Optimizer) and id(o) not in own])
 
 
 def loader_of(rows: int) -> Any:

@@ -34,6 +34,9 @@ MAX_LOCALS = 1000  # names of a frame among which loaders, modules and tensors w
 MAX_REFERENCED = 16  # such values of a frame
 WITHOUT_GRADIENT = "<no gradient>"  # the name under which the parameters stand that DDP waits for
 INDICES = re.compile(r"did not receive grad for rank \d+:((?: \d+)+)")
+SAMPLE = "<sample>"  # the name under which the sample of a batch stands that is None
+MAX_ROWS, MAX_PATH = 10_000, 1000  # rows of a table that are looked at; characters of a path
+MAX_MAKERS, MAX_LINES = 12, 300  # names in the lines that assign the names of a failing line; lines above it
 
 
 class Reader:
@@ -45,6 +48,8 @@ class Reader:
         self.numpy: Any = sys.modules.get("numpy")
         self.root: Any = None  # the outermost module of the traceback; paths start there
         self.paths: dict[int, str] = {}
+        self.hooks: list[list[Any]] = []  # of the modules below the outermost one: path, file, line
+        self.tensors: dict[int, dict[str, Any]] = {}  # by id: several frames name the same tensor
 
     def late(self) -> bool:
         return time.thread_time() > self.end
@@ -61,20 +66,22 @@ class Reader:
         """Return the kind and type of a value, and what its kind has: shape, dtype, length, text and the like."""
         kind = type(value)
         result: dict[str, Any] = {"kind": "object", "type": kind.__qualname__}
-        if self.late():
-            return result
         if kind in PLAIN:
             return {**result, "kind": "plain", "text": repr(value)[:MAX_TEXT]}
         if kind in (str, bytes):
             return {**result, "kind": "text", "length": len(value), "text": repr(value)[:MAX_TEXT]}
         if self.is_tensor(value):
-            return {**result, **self.tensor(value)}
+            if id(value) not in self.tensors:
+                self.tensors[id(value)] = self.tensor(value)
+            return {**result, **self.tensors[id(value)]}
         if kind is getattr(self.numpy, "ndarray", None):
             return {**result, "kind": "array", "shape": list(value.shape), "dtype": str(value.dtype)} | self.range(
                 value
             )
         if issubclass(kind, getattr(self.numpy, "generic", ())):
             return {**result, "kind": "numpy_scalar", "text": str(value.item())[:MAX_TEXT]}
+        if self.late():  # shapes and numbers cost nothing and are always read
+            return result
         if self.is_module(value):
             return {**result, **self.module(value)}
         if kind in (list, tuple, set, frozenset, dict):
@@ -120,7 +127,8 @@ class Reader:
         if array.ndim == 1:
             result |= {"argmin": int(array.argmin()), "argmax": int(array.argmax())}
         if array.size <= COUNTED // 10 and array.dtype.kind in "iu":
-            distinct = self.numpy.unique(array)
+            ordered = self.numpy.sort(array, axis=None)  # `unique` imports numpy.ma, which takes all of the time
+            distinct = ordered[self.numpy.append(True, ordered[1:] != ordered[:-1])]
             result["distinct"] = [int(number) for number in (distinct if len(distinct) <= 12 else distinct[-3:])]
             result["distinct_count"] = len(distinct)
         return result
@@ -132,6 +140,10 @@ class Reader:
             module, path = todo.pop()
             if id(module) not in self.paths:
                 self.paths[id(module)] = path
+                for hook in list((stored(module).get("_forward_hooks") or {}).values())[:MAX_ITEMS]:
+                    function = hook.__func__ if type(hook) is MethodType else hook
+                    if type(function) is FunctionType and len(self.hooks) < MAX_ITEMS:
+                        self.hooks.append([path, function.__code__.co_filename, function.__code__.co_firstlineno])
                 children = stored(module).get("_modules") or {}
                 todo += [
                     (child, f"{path}.{name}" if path else name) for name, child in children.items() if child is not None
@@ -150,6 +162,8 @@ class Reader:
             result["text"] = kind.__name__ if own else f"{kind.__name__}({value.extra_repr()[:MAX_TEXT]})"
         except Exception:
             result["text"] = kind.__name__
+        if value is self.root and self.hooks:
+            result["hooks"] = self.hooks
         children = stored(value).get("_modules")
         if isinstance(children, dict) and children:
             result["children"] = [[name, type(child).__name__] for name, child in list(children.items())[:MAX_NAMES]]
@@ -265,6 +279,7 @@ class Reader:
             for name in ("batch_size", "num_workers", "drop_last"):
                 result[name] = attributes.get(name)
             result["dataset"] = self.describe(attributes.get("dataset"), 1)
+            result["sampler"] = self.describe(attributes.get("sampler"), 1)
             return result
         if "Dataset" in bases:
             result["kind"] = "dataset"
@@ -289,6 +304,7 @@ class Reader:
         if hasattr(value, "columns"):
             result["columns"] = [str(name)[:MAX_TEXT] for name in list(value.columns[:MAX_ITEMS])]
             result["dtypes"] = [str(dtype) for dtype in list(value.dtypes)[:MAX_ITEMS]]
+            result |= self.cells(value.iloc[:MAX_ROWS, :MAX_ITEMS])
         index = value.index
         result["index"] = (
             {"type": type(index).__name__, "first": repr(index[0])[:40], "last": repr(index[-1])[:40]}
@@ -296,6 +312,50 @@ class Reader:
             else {}
         )
         return result
+
+    def cells(self, rows: Any) -> dict[str, Any]:
+        """Return by column the first text beside numbers, and the first row where a value is missing."""
+        texts: dict[str, Any] = {}
+        missing: dict[str, Any] = {}
+        for position, name in enumerate(rows.columns):
+            column = rows.iloc[:, position]
+            empty = column.isna().to_numpy()
+            if empty.any():
+                row = int(empty.argmax())
+                whole = {
+                    str(key)[:MAX_TEXT]: repr(item)[:40] for key, item in rows.iloc[row].items() if type(item) is str
+                }
+                label = repr(rows.index[row])[:40]
+                missing[str(name)[:MAX_TEXT]] = {"count": int(empty.sum()), "row": label, "texts": whole}
+            if column.dtype.kind not in "biufc":
+                odd = [
+                    (row, item) for row, item in enumerate(column.tolist()) if type(item) is str and not number(item)
+                ]
+                if odd:
+                    label, few = repr(rows.index[odd[0][0]])[:40], list(dict.fromkeys(item[:40] for _, item in odd))
+                    texts[str(name)[:MAX_TEXT]] = {"count": len(odd), "row": label, "values": few[:4]}
+            if self.late():
+                break
+        return {"texts": texts, "missing": missing, "rows": len(rows)}
+
+    def sample(self, local: dict[str, Any]) -> dict[str, Any]:
+        """Return the index of the first sample of a batch that is None, and what lists of the data set hold there."""
+        data, indices, dataset = local["data"], local["possibly_batched_index"], stored(local["self"])["dataset"]
+        position = next(position for position, item in enumerate(data) if item is None)
+        index = asked = indices[position]
+        while type(dataset).__name__ == "Subset" and type(dataset).__module__.startswith("torch."):
+            index, dataset = stored(dataset)["indices"][index], stored(dataset)["dataset"]
+        lists = {name: item for name, item in stored(dataset).items() if type(item) in (list, tuple)}
+        entries = {name: item[index] for name, item in lists.items() if 0 <= index < len(item)}
+        plain = {name: item for name, item in entries.items() if type(item) in (str, *PLAIN) or is_path(item)}
+        entries = {name: str(item)[:MAX_PATH] for name, item in plain.items()}
+        return {
+            "kind": "sample",
+            "index": index,
+            "asked": asked,
+            "entries": entries,
+            "type": type(dataset).__qualname__,
+        }
 
     def attribute(self, value: Any, name: str) -> Any:
         """Return an attribute that is stored, without running a property; raises LookupError."""
@@ -338,7 +398,8 @@ class Reader:
             text, result["expression"] = failing_text(trace)
             arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
             names = list(dict.fromkeys([*with_prefixes(NAMES.findall(text)), *arguments]))[:MAX_NAMES]
-            for name in names:
+            makers = names_in_makers(set(names), code.co_filename, max(code.co_firstlineno, line - MAX_LINES), line)
+            for name in dict.fromkeys([*names, *makers[:MAX_MAKERS]]):
                 try:
                     value = self.lookup(name, frame, local)
                 except Exception:
@@ -361,6 +422,11 @@ class Reader:
                 )
                 if wanted and len(values) < LIBRARY_ARGUMENTS:
                     values[name] = self.describe(value, 1)
+            if code.co_name == "fetch" and type(local.get("data")) is list and any(x is None for x in local["data"]):
+                try:
+                    values[SAMPLE] = self.sample(local)
+                except Exception:
+                    values.pop(SAMPLE, None)
         result["values"] = values
         return result
 
@@ -417,10 +483,36 @@ def parameters(value: Any) -> list[str] | None:
     return [name for name in dict.fromkeys(names) if name not in ("self", "cls")][:MAX_ITEMS] or None
 
 
+def is_path(value: Any) -> bool:
+    """Whether a value is a path of the standard library."""
+    return type(value).__module__.partition(".")[0] == "pathlib"
+
+
+def number(text: str) -> bool:
+    """Whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def with_prefixes(names: list[str]) -> list[str]:
     """Return `a`, `a.b` and `a.b.c` for each `a.b.c`."""
     parts = [name.split(".") for name in names]
     return [".".join(part[:end]) for part in parts for end in range(1, len(part) + 1)]
+
+
+def names_in_makers(names: set[str], file: str, first: int, last: int) -> list[str]:
+    """Return the names in the last lines before a line that assign to some names."""
+    result: list[str] = []
+    for number in range(last - 1, first - 1, -1):
+        left, equals, right = linecache.getline(file, number).partition("=")
+        targets = names.intersection(re.split(r"[\s,()]+", left)) if equals and right[:1] != "=" else set()
+        if targets:
+            result += with_prefixes(NAMES.findall(right))
+            names = names - targets
+    return result
 
 
 def stored(value: Any) -> dict[str, Any]:

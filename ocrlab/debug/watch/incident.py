@@ -84,7 +84,7 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
         "verdict": lambda: short(verdict_file) if verdict_file.is_file() else "",
         "next": lambda: _next(best) if best and not best.explanation and best.fix not in "\n".join(lines) else "",
         "replay": lambda: f"ocrlab replay {shlex.quote(short(recorded))}" if recorded else "",
-        "next run": lambda: "" if recorded else _recording(place, command),
+        "next run": lambda: "" if recorded or (best and best.edit) else _recording(place, command, best),
     }
     for label, text in parts.items():
         with guarded(home, f"watch: the line `{label}`"):  # a line that fails takes no other one with it
@@ -102,8 +102,11 @@ def _wrapped(label: str, line: str) -> str:
     return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _recording(place: Path, command: Sequence[str]) -> str:
-    """Return how a crash of this training would name its step and sample; '' for what is not a training."""
+def _recording(place: Path, command: Sequence[str], cause: Cause | None) -> str:
+    """Return how a crash of this training would name its step and sample; '' for what is not a training.
+
+    Where the cause is explained, the edits for a run without `--record` are left out.
+    """
     from ocrlab.debug.diagnosis.explanations.failure import from_log
     from ocrlab.debug.watch import recording_edits
 
@@ -112,7 +115,10 @@ def _recording(place: Path, command: Sequence[str]) -> str:
     edits, by_watch = recording_edits.advice(command, frames)
     if not edits:
         return ""
-    itself = f"`ocrlab watch --record -- {shlex.join(command)}` names step and sample, as do " if by_watch else ""
+    itself = f"`ocrlab watch --record -- {shlex.join(command)}` names step and sample" if by_watch else ""
+    if cause is not None and cause.explanation:
+        return itself
+    itself += ", as do " if itself else ""
     return "\n            ".join([f"{itself or 'step and sample are named by '}these lines:", *edits])
 
 

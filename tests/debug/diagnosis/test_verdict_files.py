@@ -78,7 +78,7 @@ def test_what_is_written_is_whole_and_without_secrets(tmp_path: Path, monkeypatc
     assert sorted(path.name for path in (tmp_path / "incident").iterdir()) == expected
     record = json.loads((tmp_path / "incident/verdict.json").read_text())
     assert (record["schema"], record["causes"][0]["id"]) == (1, "host.alloc_fail")
-    written = {"schema", "id", "status", "exit_code", "signal", "symptom", "causes", "ruled_out", "missing"}
+    written = {"schema", "id", "status", "exit_code", "signal", "symptom", "causes", "ruled_out", "missing", "values"}
     assert set(record) == written | {"redacted"} and record["redacted"] > 0
     assert "review before sharing" in (tmp_path / "incident/verdict.md").read_text()
     assert "abcdefgh" not in "".join(path.read_text() for path in (tmp_path / "incident").iterdir())

@@ -459,3 +459,151 @@ def test_a_scheduler_that_was_not_restored() -> None:
             scheduler.load_state_dict(saved[1])
         result = line(ocrlab.check_step(model, points(), classes, optimizer, scheduler=scheduler), "resume")
         assert result.startswith("[ok]") is restored and ("the scheduler none" in result) is not restored
+
+
+def flattened(model: nn.Module, batch: Any) -> Tensor:
+    return functional.cross_entropy(model(batch[0]).reshape(-1, 5), batch[1].flatten())
+
+
+def moved(model: nn.Module, batch: Any) -> Tensor:
+    return functional.cross_entropy(model(batch[0]).movedim(1, -1).reshape(-1, 5), batch[1].flatten())
+
+
+def dice(model: nn.Module, batch: Any) -> Tensor:
+    share, mask = model(batch[0]).softmax(1), functional.one_hot(batch[1], 5).movedim(-1, 1)
+    return 1 - (share * mask).sum((0, 2, 3)).div((share + mask).sum((0, 2, 3))).mean() + moved(model, batch)
+
+
+@pytest.mark.parametrize(("loss", "ok"), [(flattened, False), (moved, True), (dice, True)])
+def test_a_target_acts_on_the_output_of_its_own_pixel(loss: Callable[..., Tensor], ok: bool) -> None:
+    torch.manual_seed(0)
+    batch = torch.rand(6, 3, 12, 10), torch.randint(-1, 5, (6, 12, 10)).clamp(min=0)
+    result = line(ocrlab.check_step(nn.Conv2d(3, 5, 3, padding=1), batch, loss), "alignment")
+    assert result.startswith("[ok]" if ok else "[fail]") and ("pixel (" in result) is not ok
+
+
+class Weighted(torch.autograd.Function):
+    """The squared error of each value; its backward ignores the incoming gradient, or uses it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, target: Tensor, right: bool) -> Tensor:
+        ctx.save_for_backward(x, target)
+        ctx.right = right
+        return (x - target).square()
+
+    @staticmethod
+    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None, None]:
+        x, target = ctx.saved_tensors
+        return 2 * (x - target) * (incoming if ctx.right else 1), None, None
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_a_backward_that_ignores_the_factor_of_the_loss(right: bool) -> None:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return (Weighted.apply(model(batch[0])[:, 0], batch[1].float(), right) * torch.rand(16)).mean()
+
+    result = line(ocrlab.check_step(net(), points(), loss), "splitting")
+    assert result.startswith("[skip]" if right else "[fail]") and ("Weighted: twice the loss" in result) is not right
+
+
+def test_a_part_that_another_optimizer_moves_is_not_missing_in_this_one() -> None:
+    model = nn.ModuleDict({"actor": nn.Linear(8, 2), "critic": net()})
+    critic = torch.optim.Adam(model["critic"].parameters())
+
+    def report() -> Any:
+        return ocrlab.check_step(model, points(), lambda m, batch: classes(m["critic"], batch), critic)
+
+    assert "actor (2 parameters): in no group" in str(report())
+    other = torch.optim.Adam(model["actor"].parameters())
+    assert not report().findings and other.param_groups
+
+
+def denoising(same: bool) -> Callable[..., Tensor]:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        noise = torch.randn_like(batch[0])
+        return functional.mse_loss(model(batch[0] + noise), noise if same else torch.randn_like(noise))
+
+    return loss
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_noise_that_is_the_target_is_in_the_input(same: bool) -> None:
+    report = ocrlab.check_step(nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 8)), points(), denoising(same))
+    assert ("random numbers of the shape (16, 8)" in line(report, "progress")) is not same
+
+
+class Uncertain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.log_vars = net(), nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x)
+
+
+@pytest.mark.parametrize("penalty", [True, False])
+def test_learned_weights_of_losses_need_a_penalty(penalty: bool) -> None:
+    def loss(model: Any, batch: Any) -> Tensor:
+        out = model(batch[0])
+        losses = torch.stack([functional.cross_entropy(out, batch[1]), out.square().mean()])
+        return (torch.exp(-model.log_vars) * losses + (model.log_vars if penalty else 0)).sum()
+
+    report = ocrlab.check_step(Uncertain(), points(), loss)
+    assert ("log_vars: the loss falls from" in line(report, "progress")) is not penalty
+
+
+class LastStep(nn.Module):
+    """Reads a step of a packed sequence: the last one of the batch, or of the sample."""
+
+    def __init__(self, own: bool) -> None:
+        super().__init__()
+        self.own, self.gru, self.head = own, nn.GRU(3, 8, batch_first=True), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        out, _ = nn.utils.rnn.pad_packed_sequence(self.gru(packed)[0], batch_first=True)
+        return self.head(out[range(len(x)), lengths - 1] if self.own else out[:, -1])
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_last_step_is_that_of_each_sample(own: bool) -> None:
+    torch.manual_seed(0)
+    batch = torch.rand(12, 9, 3), torch.tensor([9, *range(3, 8), *range(3, 9)]), torch.arange(12) % 2
+    loss = lambda model, batch: functional.cross_entropy(model(batch[0], batch[1]), batch[2])  # noqa: E731
+    report = ocrlab.check_step(LastStep(own), batch, loss)
+    assert ("11 of 12 samples differ and have the same output" in line(report, "progress")) is not own
+
+
+@pytest.mark.parametrize("differ", [True, False])
+def test_two_views_of_a_sample_differ(differ: bool) -> None:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        a, b = (functional.normalize(model(view), dim=1) for view in batch)
+        return functional.cross_entropy(a @ b.T, torch.arange(len(a)))
+
+    x, _ = points()
+    report = ocrlab.check_step(nn.Linear(8, 4), (x, x + differ * 0.1 * torch.randn_like(x)), loss)
+    assert ("views that do not differ" in str(report)) is not differ
+
+
+class Erasing(Dataset[Any]):
+    """Erases a random part of each picture, in the stored one or in a copy."""
+
+    def __init__(self, copies: bool) -> None:
+        self.pictures, self.copies = torch.rand(8, 1, 12, 12), copies
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        picture = self.pictures[index].clone() if self.copies else self.pictures[index]
+        row = int(torch.randint(0, 10, ()))
+        picture[:, row : row + 3] = 0
+        return picture, index % 3
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_random_transform_leaves_the_stored_sample_alone(copies: bool) -> None:
+    loader = DataLoader(Erasing(copies), batch_size=8)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(144, 3))
+    report = ocrlab.check_step(model, next(iter(loader)), classes, loader=loader)
+    assert ("is another one when it is read again" in line(report, "data")) is not copies

@@ -106,7 +106,10 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
+MANY = {"an error of the first validation", "an error while a batch is drawn", "sys.exit"}
+
+
+@pytest.mark.parametrize("end", [pytest.param(end, marks=[pytest.mark.slow] * (end in MANY)) for end in ENDS])
 def test_a_program_with_two_more_lines_is_recorded_however_it_ends(tmp_path: Path, end: str) -> None:
     how, when, status, place = ENDS[end]
     done = train(tmp_path, how, when)

@@ -78,7 +78,7 @@ def test_replay_runs_the_requested_training_of_several_in_a_program(tmp_path: Pa
     program.write_text(FOLDS)
     done = subprocess.run([sys.executable, program.name], cwd=tmp_path, capture_output=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    for fold, steps in enumerate((6, 5, 6)):
+    for fold, steps in ((1, 5), (2, 6)):
         assert program_info.read(tmp_path / f"fold{fold}")["nth"] == fold
         outcome = replay(tmp_path / f"fold{fold}")
         assert outcome.record["equal"] is True, (fold, outcome.sentence)

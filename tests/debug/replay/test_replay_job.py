@@ -28,6 +28,7 @@ from ocrlab.errors import ConfigError, DataError, RunError
 from ocrlab.hardware.processes import process_tree
 
 ROOT = Path(__file__).parents[3]
+SLOW = pytest.mark.slow
 LOOP = """
 import os, sys, time
 import torch
@@ -362,7 +363,7 @@ def test_a_value_that_a_validation_had_stored_is_looked_for_from_its_first_batch
     assert replay_summary.decided(matrix.results) is computed
 
 
-@pytest.mark.parametrize("what", ["counted", "called", "kept"])
+@pytest.mark.parametrize("what", [pytest.param("counted", marks=SLOW), "called", pytest.param("kept", marks=SLOW)])
 def test_a_fault_that_depends_on_what_the_program_keeps_comes_again(tmp_path: Path, what: str) -> None:
     answer = replay(recorded(tmp_path, what, text=KEEPING))
     assert "first fault at step 29, loss" in answer.sentence and "is 7 at [1], allowed 0 to 2" in answer.sentence

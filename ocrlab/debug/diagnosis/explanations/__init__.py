@@ -22,6 +22,7 @@ from ocrlab.debug.diagnosis.explanations import (  # noqa: F401  each registers 
     batch_shapes,
     calls,
     checkpoints,
+    iterators,
     labels,
     layer_shapes,
     model_code,
@@ -31,14 +32,16 @@ from ocrlab.debug.diagnosis.explanations import (  # noqa: F401  each registers 
     notebook_state,
     plain_errors,
     results,
+    samplers,
     samples,
     shapes,
+    tables,
     types_and_devices,
 )
-from ocrlab.debug.diagnosis.explanations.explanation import FUNCTIONS, GENERAL, Edit, Explanation
+from ocrlab.debug.diagnosis.explanations.explanation import ANY, FUNCTIONS, GENERAL, Edit, Explanation
 from ocrlab.debug.diagnosis.explanations.failure import Failure
 from ocrlab.debug.diagnosis.explanations.known_messages import explain_known
-from ocrlab.debug.diagnosis.explanations.messages import facts
+from ocrlab.debug.diagnosis.explanations.messages import Fact, facts
 
 __all__ = ["Edit", "Explanation", "explain"]
 IN_NOTEBOOKS, BY_MESSAGE = "notebook_state", "known_messages"
@@ -46,7 +49,7 @@ IN_NOTEBOOKS, BY_MESSAGE = "notebook_state", "known_messages"
 
 def explain(failure: Failure) -> tuple[str, Explanation] | None:
     """Return an explanation and the module that has it; None where the facts support none. Never raises."""
-    matches = list(facts(failure.type, failure.message))
+    matches = [Fact(ANY, {}), *facts(failure.type, failure.message)]
     for registered in (FUNCTIONS, None, GENERAL):
         if registered is None:  # after the functions for this kind of fault, before those that fit many kinds
             explanation = explain_known(failure)

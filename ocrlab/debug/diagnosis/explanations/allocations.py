@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from ocrlab.debug.diagnosis.explanations.explanation import Explanation, explains, listed
 from ocrlab.debug.diagnosis.explanations.failure import Failure
 from ocrlab.debug.diagnosis.explanations.messages import Fact
-from ocrlab.debug.diagnosis.explanations.origins import failing_expression, origin
-from ocrlab.debug.diagnosis.explanations.source import constant
+from ocrlab.debug.diagnosis.explanations.origins import failing_call, failing_expression, origin
+from ocrlab.debug.diagnosis.explanations.source import argument, constant, dotted
 
 ITEM_SIZES = {"float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "float16": 2, "bfloat16": 2, "bool": 1}
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "PiB": 1 << 50, "EiB": 1 << 60}
@@ -24,10 +24,13 @@ def too_large(fact: Fact, failure: Failure) -> Explanation | None:
     frame, place = failure.frame, failing_expression(failure, failure.frame, ast.expr)
     if frame is None or place is None:
         return None
+    widened = _largest_value(fact, failure)
+    if widened is not None:
+        return widened
     sizes = list(_sizes(failure))
     dtypes = [value.dtype for value in frame.values.values() if value.kind in ("tensor", "array")]
-    known = [ITEM_SIZES.get(str(dtype), 4) for dtype in dtypes]
-    for item in dict.fromkeys([*known, 4, 8]):
+    item_sizes = [ITEM_SIZES.get(str(dtype), 4) for dtype in dtypes]
+    for item in dict.fromkeys([*item_sizes, 4, 8]):
         factors = _factors(fact, item, sizes)
         if factors is None:
             continue
@@ -43,6 +46,39 @@ def too_large(fact: Fact, failure: Failure) -> Explanation | None:
             "each. Otherwise correct the size that is wrong.",
         )
     return None
+
+
+def _largest_value(fact: Fact, failure: Failure) -> Explanation | None:
+    """Explain a result that has a column for every number up to the largest value of its operand."""
+    place = failing_call(failure, failure.frame, "one_hot", "bincount")
+    if place is None or argument(place[1], 1, "num_classes", "minlength") is not None:
+        return None
+    source, call = place
+    values = call.args[0] if call.args else None
+    # the values themselves, inside of the calls that make a tensor of them
+    while isinstance(values, ast.Call):
+        function = values.func
+        method = isinstance(function, ast.Attribute) and dotted(function.value) not in ("torch", "np", "numpy")
+        values = function.value if method and isinstance(function, ast.Attribute) else next(iter(values.args), None)
+    if values is None:
+        return None
+    name, live = source.code(values), failure.value(dotted(values))
+    size = int(fact.bytes) if fact.bytes is not None else int(float(fact.size) * UNITS[str(fact.unit)])
+    width = live.max + 1 if live is not None and live.is_integer and live.max is not None else None
+    lengths = {value.shape[0] for _, value in failure.values(library=False) if value.shape and value.name in name}
+    if width is None and fact.bytes is not None and len(lengths) == 1 and (size // 8) % (rows := lengths.pop()) == 0:
+        width = size // 8 // rows
+    if width is not None and width < 100_000:  # as many classes may be meant
+        return None
+    largest = f", here {width:,}" if width else ""
+    return Explanation(
+        f"`{source.code(call)}` ({source.place(call)}) gets no number of classes, so it makes a column for each number "
+        f"from 0 to the largest value in `{name}`{largest}: {size_words(size)} in all. `{name}` holds raw "
+        "ids, which are large numbers with gaps, and not class numbers.",
+        f"Number the values first, 0 to the number of different ids minus one: `codes, ids = pd.factorize({name})` "
+        f"(torch: `ids, codes = values.unique(return_inverse=True)`), and encode `codes`. For many ids use "
+        "`nn.Embedding` on the codes.",
+    )
 
 
 def size_words(size: float) -> str:

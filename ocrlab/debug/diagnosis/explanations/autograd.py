@@ -672,7 +672,7 @@ def _computed_with_old_weights(failure: Failure, step: tuple[Source, ast.Call]) 
     return None
 
 
-@explains("empty_parameters")
+@explains("empty_parameters", general=True)
 def optimizer_without_parameters(fact: Fact, failure: Failure) -> Explanation | None:
     """An optimizer that gets no parameter: a used-up generator, a plain list of layers, everything frozen."""
     frame = failure.frame
@@ -691,38 +691,7 @@ def optimizer_without_parameters(fact: Fact, failure: Failure) -> Explanation | 
     if parameters_ is None:
         return None
     where = origin(failure, source, parameters_, frame)
-    code, name = where.code, dotted(parameters_)
-    lazy = isinstance(where.node, ast.GeneratorExp) or (
-        isinstance(where.node, ast.Call) and last_name(where.node.func) in ("filter", "map", "parameters", "chain")
-    )
-    if name and lazy and where.node is not parameters_:
-        used = [
-            n
-            for n in source.nodes
-            if isinstance(n, ast.Name)
-            and n.id == name
-            and isinstance(n.ctx, ast.Load)
-            and where.node.lineno < n.lineno < frame.line
-        ]
-        if used:
-            statement = source.statement_at(used[0].lineno)
-            user = (
-                source.code(statement)
-                if isinstance(statement, ast.Assign | ast.Expr)
-                else source.line(used[0].lineno).strip()
-            )
-            text = (
-                f"`{name}` is a generator (`{code}`, {where.place}), which can be read once only: `{user}` "
-                f"({source.place(used[0])}) has already consumed it, so the optimizer gets nothing."
-            )
-            after = (
-                f"[{code[1:-1]}]"
-                if isinstance(where.node, ast.GeneratorExp) and code.startswith("(")
-                else f"list({code})"
-            )
-            return Explanation(
-                text, f"Make it a list: `{name} = {after}`.", replaced(where.source, where.node.lineno, code, after)
-            )
+    code = where.code
     plain = _plain_list(failure)
     if plain is not None:
         other, owner, attribute, line = plain

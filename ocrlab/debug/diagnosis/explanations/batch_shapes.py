@@ -16,6 +16,7 @@ from ocrlab.debug.diagnosis.explanations.failure import Failure, Value
 from ocrlab.debug.diagnosis.explanations.layers import (
     CHANNELS,
     literal,
+    whole_number,
 )
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.origins import (
@@ -176,6 +177,11 @@ def shape_of_target(fact: Fact, failure: Failure) -> Explanation | None:
         if len(output) == 1 and each > 1 and not rest:
             side = math.isqrt(each)
             shape = f", a map of {side} x {side}" if side * side == each else ""
+            image = _image_size(failure, side) if side * side == each else None
+            if image is not None:
+                return Explanation(
+                    f"{text} There are {each} values for each of {target[0]} samples{shape}. {image[0]}", image[1]
+                )
             return Explanation(
                 f"{text} There are {each} values for each of {target[0]} samples{shape}: the model does not reduce a "
                 "sample to one value before the axes are joined.",
@@ -199,6 +205,63 @@ def shape_of_target(fact: Fact, failure: Failure) -> Explanation | None:
         if len(target) == 4
         else "Make both the same shape before the loss.",
     )
+
+
+def _image_size(failure: Failure, side: int) -> tuple[str, str] | None:
+    """Explain a map that a model of convolutions leaves over: which input it got, and which it is built for."""
+    for source in failure.all_sources():
+        for owner in [source.tree, *(node for node in source.nodes if isinstance(node, ast.ClassDef))]:
+            layers = [
+                call for call in source.calls(*SHRINKING, inside=owner) if source.class_at(call.lineno) in (owner, None)
+            ]
+            steps = [_shrinking(failure, source, call) for call in layers]
+            if len(steps) < 2 or None in steps:
+                continue
+            results = {size: _through(size, [step for step in steps if step]) for size in range(1, 1025)}
+            single = [size for size, result in results.items() if result == 1]
+            images = [(v.name, v.shape) for _, v in failure.values(library=False) if v.shape and len(v.shape) == 4]
+            fitting = [
+                (n, shape[-1]) for n, shape in images if shape[-1] == shape[-2] and results.get(shape[-1]) == side
+            ]
+            if not single or not fitting:
+                continue
+            image, number = fitting[0]
+            setting = _class_count(failure, number)
+            setting = f" (`{setting}`)" if not setting.isdigit() else ""
+            name = f"`{owner.name}`" if isinstance(owner, ast.ClassDef) else "the model"
+            limits = f"{single[0]}" if len(single) == 1 else f"{single[0]} to {single[-1]}"
+            text = (
+                f"The last layer of {name} is meant to leave 1 x 1, and its {len(steps)} layers do so for images of "
+                f"{limits} pixels a side: but `{image}` "
+                f"has {number} x {number} pixels{setting}, of which they leave {side} x {side}."
+            )
+            return text, (
+                f"Use images of {single[0]} x {single[0]}, add another layer with stride 2 before the last one, or "
+                "reduce what is left to one value: `nn.AdaptiveAvgPool2d(1)`."
+            )
+    return None
+
+
+SHRINKING = ("Conv2d", "MaxPool2d", "AvgPool2d")
+
+
+def _shrinking(failure: Failure, source: Source, call: ast.Call) -> tuple[int, int, int, int] | None:
+    """Return kernel size, stride, padding and dilation of a layer; None where one of them is not known."""
+    conv = last_name(call.func) == "Conv2d"
+    kernel = whole_number(failure, source, argument(call, 2 if conv else 0, "kernel_size"))
+    defaults = (("stride", 1 if conv else kernel), ("padding", 0), ("dilation", 1))
+    rest = []
+    for position, (name, default) in enumerate(defaults, 3 if conv else 1):
+        node = argument(call, position, name) if conv or name != "dilation" else None
+        rest.append(default if node is None else whole_number(failure, source, node))
+    stride, padding, dilation = rest
+    return (kernel, stride, padding, dilation) if kernel and stride and padding is not None and dilation else None
+
+
+def _through(size: int, layers: list[tuple[int, int, int, int]]) -> int:
+    for kernel, stride, padding, dilation in layers:
+        size = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1 if size > 0 else 0
+    return size
 
 
 def _class_count(failure: Failure, number: int) -> str:

@@ -36,6 +36,7 @@ class Explanation:
 
 
 Explain = Callable[[Fact, Failure], "Explanation | None"]
+ANY = "any"  # a kind of fact that every failure has
 FUNCTIONS: dict[str, list[Explain]] = {}
 GENERAL: dict[str, list[Explain]] = {}  # asked where none of the others knows an answer
 

@@ -24,7 +24,7 @@ LIBRARY = re.compile(
 )
 WORKER = re.compile(r"Caught (?P<type>\w+) in DataLoader worker process (?P<worker>\d+)")
 CELL = re.compile(r"^cell (\d+)$")
-NO_ATTRIBUTE = "<no attribute>"  # as failing_values.py has it
+NO_ATTRIBUTE, SAMPLE = "<no attribute>", "<sample>"  # as failing_values.py has them
 CHAIN = 6  # exceptions back from the last one, among which is the one that passed it on
 MESSAGE_LINES = 60
 USER_CODE = "from user code:"
@@ -163,6 +163,11 @@ class Failure:
     def without_attribute(self) -> Value | None:
         """The object that an AttributeError is about; `near` has the names of similar spelling that it knows."""
         return self.frames[-1].values.get(NO_ATTRIBUTE) if self.frames else None
+
+    @property
+    def missing_sample(self) -> Value | None:
+        """The sample of a batch that is None: its `index`, and the `entries` that lists of the data set have there."""
+        return next((frame.values[SAMPLE] for frame in self.frames if SAMPLE in frame.values), None)
 
     def in_library(self, function: str, file: str = "") -> Frame | None:
         """Return the innermost library frame of a function."""

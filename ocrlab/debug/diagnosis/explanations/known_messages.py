@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from ocrlab.debug.diagnosis.explanations.explanation import Explanation
 from ocrlab.debug.diagnosis.explanations.failure import Failure
+from ocrlab.debug.diagnosis.explanations.layers import whole_number
+from ocrlab.debug.diagnosis.explanations.origins import failing_call, origin
 from ocrlab.debug.diagnosis.explanations.rules import Blanks, Rule, explain_by
+from ocrlab.debug.diagnosis.explanations.source import argument
 from ocrlab.debug.diagnosis.explanations.training_loops import (
     branch_on_a_tensor,
     changed_in_its_loop,
@@ -29,11 +33,35 @@ def _pieces(blanks: Blanks) -> Mapping[str, object]:
 
 def _shuffled(blanks: Blanks) -> Mapping[str, object]:
     channels, square = int(blanks["channels"]), int(blanks["square"])
-    return {
-        "factor": round(square**0.5),
-        "below": channels // square * square,
-        "above": (channels // square + 1) * square,
+    factor = round(square**0.5)
+    words = {"factor": factor, "above": (channels // square + 1) * square}
+    place = failing_call(blanks.failure, blanks.frame)
+    input_ = origin(blanks.failure, place[0], place[1].args[0], blanks.frame) if place and place[1].args else None
+    layer = (
+        origin(blanks.failure, input_.source, input_.node.func, input_.frame)
+        if input_ and _is_call(input_.node)
+        else None
+    )
+    size = argument(layer.node, 1, "out_channels", "out_features") if layer and _is_call(layer.node) else None
+    for side, other in ((size.left, size.right), (size.right, size.left)) if isinstance(size, ast.BinOp) else ():
+        if layer and whole_number(blanks.failure, layer.source, other) == factor and channels % factor == 0:
+            rest, scale = layer.source.code(side), layer.source.code(other)
+            code = layer.source.code(size)
+            return words | {
+                "why": f" `{code}` multiplies by {factor} once, but a pixel shuffle divides by it twice, in height and "
+                "width.",
+                "right": f"`{rest} * {scale} ** 2` = {channels // factor * square} in place of `{code}` = {channels} "
+                f"({layer.place})",
+            }
+    return words | {
+        "why": "",
+        "right": f"{square} for a result of one channel, {3 * square} for RGB; {words['above']} in place of {channels} "
+        "is the next multiple",
     }
+
+
+def _is_call(node: ast.expr) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call)
 
 
 def _starting(blanks: Blanks) -> Mapping[str, object]:
@@ -80,9 +108,8 @@ MESSAGES: tuple[tuple[Any, ...], ...] = (  # pattern, rules
         r"input\.size\(-3\)=(?P<channels>\d+) is not divisible by (?P<square>\d+)",
         Rule(
             "A pixel shuffle by <factor> makes one channel of <factor> x <factor> = <square>, and <channels> "
-            "channels cannot be divided by <square> (<here>: `<call>`).<input@0.from>",
-            "Let the layer before it make a multiple of <square> channels, <factor>**2 for each channel of the result: "
-            "<above> in place of <channels>, for example.",
+            "channels cannot be divided by <square> (<here>: `<call>`).<input@0.from><why>",
+            "Let the layer before it make <factor>**2 channels for each channel of the result: <right>.",
             derive=_shuffled,
         ),
     ),
@@ -900,13 +927,6 @@ MESSAGES: tuple[tuple[Any, ...], ...] = (  # pattern, rules
             "`<line>` (<here>) asks for a row past the end of the table: positions go from 0 to its length - "
             "1.<operands>",
             "Use a position below `len(table)`; after a filter the table is shorter than before.",
-        ),
-    ),
-    (
-        r"Cannot convert non-finite values \(NA or inf\) to integer",
-        Rule(
-            "The column in `<line>` (<here>) has missing values (NaN), which whole numbers cannot hold.",
-            'Fill or drop them first (`.fillna(0)`, `.dropna()`), or use the type `"Int64"`.',
         ),
     ),
     (

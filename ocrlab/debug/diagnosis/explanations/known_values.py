@@ -26,15 +26,15 @@ def known_values(failure: Failure) -> list[str]:
     source = failure.source(frame)
     place = source or Source(frame.expression or frame.code, frame.file)
     sentences = []
-    for node in _operands(place, frame, known=source is not None):
+    for node in _operands(place, frame, in_file=source is not None):
         name = dotted(node)
         value = failure.value(name)
         if named_secrets.names_secret(name.rpartition(".")[2]):
             continue
         what = describe(value) if value is not None else ""
-        made = _origin(failure, source, node, frame) if source is not None else ""
-        if what or made:
-            sentences.append(f"`{name}`{' is ' if what else ''}{what}{' and' if what and made else ''}{made}")
+        where = _origin(failure, source, node, frame) if source is not None else ""
+        if what or where:
+            sentences.append(f"`{name}`{' is ' if what else ''}{what}{' and' if what and where else ''}{where}")
     return list(dict.fromkeys(sentences))[:MOST_VALUES]
 
 
@@ -61,9 +61,9 @@ def describe(value: Value) -> str:
     return ""
 
 
-def _operands(source: Source, frame: Frame, *, known: bool) -> Iterator[ast.expr]:
+def _operands(source: Source, frame: Frame, *, in_file: bool) -> Iterator[ast.expr]:
     """Yield the names and attributes in the failing expression, each in its longest form that has a value."""
-    statements = source.statements_at(frame.line) if known else list(source.tree.body)
+    statements = source.statements_at(frame.line) if in_file else list(source.tree.body)
     inside = [node for statement in statements for node in own_statement_nodes(statement)]
     expression = " ".join(frame.expression.split())
     exact = [node for node in inside if expression and isinstance(node, ast.expr) and source.code(node) == expression]

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import ast
 
-from ocrlab.debug.diagnosis.explanations.explanation import Explanation, count, explains, listed, replaced, sizes
+from ocrlab.debug.diagnosis.explanations.explanation import (
+    Edit,
+    Explanation,
+    changed,
+    count,
+    explains,
+    listed,
+    replaced,
+    sizes,
+)
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame, Value
 from ocrlab.debug.diagnosis.explanations.layers import failing_layer, layer_definitions
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, origin
-from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name
+from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name, own_nodes
 
 IGNORED = (255, -1, -100, 254, 65535)  # values with which data sets mark what has no label
 
@@ -17,8 +26,14 @@ IGNORED = (255, -1, -100, 254, 65535)  # values with which data sets mark what h
 def loss_tensors(failure: Failure) -> tuple[Value | None, Value | None]:
     """Return the outputs and the targets that a loss of torch got."""
     for frame in reversed(failure.frames):
-        if frame.is_library and {"input", "target"} <= set(frame.values):
-            return frame.values["input"], frame.values["target"]
+        both = frame.values.get("input"), frame.values.get("target")
+        if (
+            frame.is_library
+            and both[0] is not None
+            and both[1] is not None
+            and None not in (both[0].shape, both[1].shape)
+        ):
+            return both
     place = failing_call(failure, failure.frame)
     values = [failure.value(dotted(value)) for value in place[1].args[:2]] if place else []
     return (values[0], values[1]) if len(values) == 2 else (None, None)
@@ -81,10 +96,28 @@ def label_out_of_range(fact: Fact, failure: Failure) -> Explanation | None:
         else:
             fix = f"Tell the loss to ignore it: `F.cross_entropy(outputs, targets, ignore_index={label})`."
         return Explanation(text, fix, edit)
-    if classes and label == classes and low is not None and low >= 1:
+    if classes and classes == label == high and low == 1:
         return Explanation(
             f"{text} No label is 0: the labels are counted from 1.",
             f"Count from 0: pass `{name.strip('`')} - 1` to the loss.",
+            _subtracted(failure),
+        )
+    counted, bare = _counted_labels(failure), name.strip("`") if name.startswith("`") else "labels"
+    if classes and low is not None and high is not None and low >= 0 and high >= 2 * classes:
+        return Explanation(
+            f"{text} Numbers so far above the number of outputs are ids with gaps, not the classes 0 to {classes - 1}.",
+            f"Number them from 0: `values, labels = torch.unique({bare}, return_inverse=True)` over the whole data "
+            "set, and keep `values` to name the classes again.",
+        )
+    if counted is not None and (low is None or low >= 0):
+        layer, code, where = counted
+        return Explanation(
+            f"{name} holds the label {label}{values}, but `{layer}` has as many outputs as there are different labels "
+            f"(`{code}`, {where}), for the labels from 0 to that number minus one. So the labels are not numbered "
+            f"without gaps from 0: they start from 1 (and run from 1 to {label}), or numbers in between are missing.",
+            f"Number them from 0: `{bare} - 1` if they start from 1; with gaps `values, labels = "
+            f"torch.unique({bare}, return_inverse=True)`, or `pd.factorize(column, sort=True)`.",
+            _subtracted(failure),
         )
     last = _last_layer(failure, classes) if classes and not _made_by_hand(failure) else None
     if classes and last is not None:
@@ -104,6 +137,33 @@ def label_out_of_range(fact: Fact, failure: Failure) -> Explanation | None:
         f"Give the last layer {label + 1} outputs, or renumber the labels to 0 ... "
         f"{classes - 1 if classes else 'C - 1'}.",
     )
+
+
+def _subtracted(failure: Failure) -> Edit | None:
+    """Return the edit that subtracts 1 where the target's numbers become a tensor."""
+    place = failing_call(failure, failure.frame)
+    if place is None or len(place[1].args) < 2:
+        return None
+    where = origin(failure, place[0], place[1].args[1], failure.frame)
+    converted = isinstance(where.node, ast.Call) and dotted(where.node.func) in ("torch.tensor", "torch.from_numpy")
+    value = where.node.args[0] if isinstance(where.node, ast.Call) and converted and where.node.args else None
+    numbers = isinstance(value, ast.Call) and last_name(value.func) in ("to_numpy", "numpy", "array", "asarray")
+    return changed(where.source, value, f"{where.source.code(value)} - 1") if numbers else None
+
+
+def _counted_labels(failure: Failure) -> tuple[str, str, str] | None:
+    """Return the last layer whose size is the number of different labels, how it is counted, and where."""
+    layers = [
+        (source, call, size)
+        for source, call, _ in layer_definitions(failure, "Linear", "LazyLinear", "Conv2d")
+        if (size := argument(call, 1, "out_features", "out_channels")) is not None
+    ]
+    for source, call, size in reversed(layers[-1:]):
+        where = origin(failure, source, size, None)
+        inside = [last_name(n.func) for n in ast.walk(where.node) if isinstance(n, ast.Call)]
+        if {"unique", "nunique", "set", "value_counts"} & set(inside):
+            return source.code(call), where.code, where.place
+    return None
 
 
 def _subtraction(failure: Failure) -> tuple[Source, ast.AST] | None:
@@ -243,6 +303,9 @@ def embedding_index(fact: Fact, failure: Failure) -> Explanation | None:
         )
         return Explanation(text, f"Make it {needed} rows: `{after}`.", edit)
     if frame is not None and _is_position(failure, frame):
+        grown = _grown_sequence(failure, rows, definition)
+        if grown is not None:
+            return Explanation(f"{text} The ids are positions. {grown[0]}", grown[1], grown[2])
         return Explanation(
             f"{text} The ids are positions: the sequence is longer than the table.",
             f"Build the table for the longest sequence ({needed} or more), or cut the sequences to {rows}.",
@@ -340,6 +403,43 @@ def _is_position(failure: Failure, frame: Frame) -> bool:
     return isinstance(where.node, ast.Call) and last_name(where.node.func) == "arange"
 
 
+def _grown_sequence(
+    failure: Failure, rows: int, definition: tuple[Source, ast.Call] | None
+) -> tuple[str, str, Edit | None] | None:
+    """Explain a sequence that a loop makes longer in each pass and hands to the model whole: text, fix and edit."""
+    size = argument(definition[1], 0, "num_embeddings") if definition else None
+    limit = dotted(size).partition(".")[0]
+    globals_ = {n.id for n in own_nodes(definition[0].tree) if isinstance(n, ast.Name)} if definition else set()
+    limit = dotted(size) if limit and limit in globals_ else ""
+    for frame in failure.own_frames[:-1]:
+        source = failure.source(frame)
+        loop = source.enclosing(frame.line, ast.For, ast.While) if source else None
+        statement = source.statement_at(frame.line) if source else None
+        if source is None or loop is None or statement is None:
+            continue
+        calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call)]
+        passed = [arg for call in calls for arg in call.args if isinstance(arg, ast.Name)]
+        for node in ast.walk(loop):
+            joined = node.value if isinstance(node, ast.Assign) else None
+            if not isinstance(joined, ast.Call) or last_name(joined.func) not in ("cat", "concat", "hstack"):
+                continue
+            name = dotted(node.targets[0])  # type: ignore[attr-defined]
+            operand = next((arg for arg in passed if arg.id == name), None)
+            if operand is None or not any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(joined)):
+                continue
+            function = source.function_at(frame.line)
+            after = f"{name}[:, -{limit or rows}:]"
+            return (
+                f"{f'`{function.name}`' if function else 'The loop'} makes `{name}` longer in each pass, "
+                f"`{source.code(joined)}` ({source.place(joined)}), and passes all of it ({frame.place}), so after "
+                f"{rows} tokens there is no row for the next position.",
+                f"Pass the last {rows} tokens only: `{after}`. A longer context needs a larger table and training "
+                "with it.",
+                changed(source, operand, after),
+            )
+    return None
+
+
 @explains("ctc_lengths")
 def lengths_of_ctc(fact: Fact, failure: Failure) -> Explanation | None:
     """Lengths that the time steps or the targets of a CTC loss do not have."""
@@ -349,6 +449,25 @@ def lengths_of_ctc(fact: Fact, failure: Failure) -> Explanation | None:
     outputs, targets, steps, lengths = (place[0].code(value) for value in place[1].args[:4])
     code = f"`{place[0].code(place[1])}` ({failure.frame.place})"
     if fact.length is None:
+        inner, which = failure.in_library("ctc_loss"), f"{fact.operand}_lengths"
+        counts = inner.values.get(which) if inner else None
+        value = inner.values.get("log_probs") if inner else failure.value(outputs)
+        axes, number = value.shape if value else None, (counts.shape if counts else None) or ()
+        if axes and len(axes) == 3 and len(number) == 1 and axes[0] == number[0] != axes[1]:
+            after = f"{outputs}.transpose(0, 1)"
+            return Explanation(
+                f"{code}: `{outputs}` is {sizes(axes)}, and the loss takes it as (time, batch, classes): "
+                f"{axes[0]} time steps of a batch of {axes[1]}. But there are {number[0]} lengths, so axis 0 is the "
+                "batch and axis 1 the time.",
+                f"Put the time first: `{after}`. The lengths are right.",
+                replaced(place[0], place[1].lineno, f"({outputs},", f"({after},"),
+            )
+        if axes and len(axes) == 3 and len(number) == 1:
+            return Explanation(
+                f"{code}: `{outputs}` is {sizes(axes)}, (time, batch, classes), so the batch has "
+                f"{count(axes[1], 'sample')}, but `{steps if fact.operand == 'input' else lengths}` has {number[0]}.",
+                f"Give one length for each of the {axes[1]} samples.",
+            )
         return Explanation(
             f"{code} needs one length for each sample of the batch in `{steps}` and in `{lengths}`.",
             f"Make both of the batch size: `torch.full((N,), T)` for `{steps}`.",
@@ -486,6 +605,13 @@ def wrong_target_form(fact: Fact, failure: Failure) -> Explanation | None:
             f"{text}: the masks were read as colour images, and the loss takes one class index for each pixel, (N, "
             "H, W).",
             "Read the masks as class indices (mode `L` or `P`), or map the colours to indices in `__getitem__`.",
+        )
+    if shape is None and fact.actual is not None:
+        return Explanation(
+            f"{name} has {fact.actual} axes, and the loss takes one class index for each sample or pixel: one axis "
+            "less than the outputs, without the axis of the classes.",
+            f"An extra axis of size 1 has to go: `{bare}.squeeze(1)`. If axis 1 has one entry for each class "
+            f"(one-hot), pass `{bare}.argmax(1)`.",
         )
     expected = fact.expected_shape or ((fact.input[0], *fact.input[2:]) if fact.input else None)
     if expected and shape:

@@ -12,6 +12,7 @@ from ocrlab.debug.diagnosis.explanations.batch_shapes import (
 from ocrlab.debug.diagnosis.explanations.explanation import (
     Edit,
     Explanation,
+    changed,
     count,
     explains,
     replaced,
@@ -24,6 +25,9 @@ from ocrlab.debug.diagnosis.explanations.layers import (
     axis_moved,
     failing_layer,
     gets_the_input,
+    joined_parts,
+    known_shape,
+    layer_built,
     layer_definition,
     layer_definitions,
     layer_input,
@@ -35,7 +39,9 @@ from ocrlab.debug.diagnosis.explanations.layers import (
     number_edit,
     operand,
     operand_texts,
+    size_of_another_layer,
     source_code,
+    whole_number,
 )
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.origins import (
@@ -43,7 +49,71 @@ from ocrlab.debug.diagnosis.explanations.origins import (
     failing_expression,
     origin,
 )
-from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name
+from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name, returns
+
+
+@explains(
+    "no_axes",
+    "not_a_tensor",
+    "matmul",
+    "batched_matmul",
+    "conv_channels",
+    "conv_dimensions",
+    "normalized_shape",
+    "broadcast",
+)
+def output_replaced_by_hook(fact: Fact, failure: Failure) -> Explanation | None:
+    """A forward hook that returns a value, which takes the place of its layer's output."""
+    hooks = next((value.hooks for _, value in failure.values() if value.hooks), None) or []
+    place = failing_call(failure, failure.frame)
+    maker = origin(failure, place[0], place[1].args[0], failure.frame).node if place and place[1].args else None
+    called = [last_name(node.func) for node in ast.walk(maker) if isinstance(node, ast.Call)] if maker else []
+    for path, file, line in hooks:
+        source = failure.sources.get(file)
+        before = path.rpartition(".")[::2]
+        after = failing_layer(failure).rpartition(".")[::2]
+        follows = before[0] == after[0] and before[1].isdigit() and after[1] == str(int(before[1]) + 1)
+        if source is None or not (follows or before[1] in called):
+            continue
+        for node in source.nodes:
+            if not isinstance(node, ast.Lambda | ast.FunctionDef) or node.lineno != line:
+                continue
+            results = [node.body] if isinstance(node, ast.Lambda) else [n.value for n in returns(node)]
+            result = next((n for n in results if n is not None and not _gives_nothing(n)), None)
+            if result is None:
+                continue
+            what = "a lambda" if isinstance(node, ast.Lambda) else f"`{node.name}`"
+            return Explanation(
+                f"The forward hook of `{path}` ({what}, {source.place(node)}) returns `{source.code(result)}`, and a "
+                f"value that a forward hook returns replaces the output of its layer. So what follows `{path}` gets "
+                "that value and not the output.",
+                "Let the hook return nothing: write it as a `def` that stores what it needs and has no `return`.",
+            )
+    return None
+
+
+def _gives_nothing(node: ast.expr) -> bool:
+    """Whether an expression is None, or a call of a method of Python that returns nothing."""
+    silent = ("append", "extend", "add", "update", "clear", "insert", "__setitem__", "print", "setattr", "write")
+    silent_call = isinstance(node, ast.Call) and last_name(node.func) in silent
+    return silent_call or (isinstance(node, ast.Constant) and node.value is None)
+
+
+@explains("no_axes")
+def operand_without_axes(fact: Fact, failure: Failure) -> Explanation | None:
+    """A single number where a layer takes a vector or a batch."""
+    place = failing_call(failure, failure.frame)
+    name = place[0].code(place[1].args[0]) if place and place[1].args else ""
+    value = failure.value(name)
+    if place is None or value is None or value.shape != ():
+        return None
+    maker = origin(failure, place[0], place[1].args[0], failure.frame)
+    origin_text = f" It is made by `{maker.code}` ({maker.place})." if maker.node is not place[1].args[0] else ""
+    return Explanation(
+        f"`{name}` is a single number without axes, but `{place[0].code(place[1].func)}` takes features in the last "
+        f"axis.{origin_text}",
+        "Pass the tensor from before it was reduced to one number (by `mean()`, `sum()`, an index or an item).",
+    )
 
 
 @explains("matmul")
@@ -55,11 +125,14 @@ def wrong_linear_size(fact: Fact, failure: Failure) -> Explanation | None:
     module = failure.module
     linear = module is not None and module.type == "Linear"
     definition = layer_definition(failure, "Linear", 0, "in_features", expected)
+    built = layer_built(failure)
+    if definition is None and linear and built is not None:
+        definition = (built[0], built[1], dotted(built[2]))
     by_weight = failure.in_library("forward", "linear.py") is not None
     if not (linear or definition or by_weight):
         return _plain_product(fact, failure)
     source, call, target = definition or (None, None, "")
-    label = target.removeprefix("self.") or failing_layer(failure)
+    label = (target.removeprefix("self.") if target.startswith("self.") else "") or failing_layer(failure) or target
     name = named_layer(label) or "The Linear layer"
     place = f" ({source.place(call)})" if source and call else ""
     code = (
@@ -115,6 +188,17 @@ def wrong_linear_size(fact: Fact, failure: Failure) -> Explanation | None:
         if rows
         else f"{name}{place} is {code}, but its input has {features} features{origin_text}."
     )
+    if "in_features" not in text and f"({expected}," not in text:
+        text = text.replace(", but its", f", which gives it {expected} inputs, but its", 1)
+    other = size_of_another_layer(failure, "in_features")
+    if other is not None:
+        right = f"{other[2]}, which is {features}"
+        return Explanation(
+            text + other[0], f"Take it from the layer that is replaced, before it is replaced: {right}.", other[1]
+        )
+    parts = _joined_features(failure, definition, features, expected)
+    if parts is not None:
+        return Explanation(text + parts[0], parts[1], parts[2])
     advice = f"Set `in_features={features}`, or use `nn.LazyLinear` so that it is read off the first batch"
     advice += (
         ", or put `nn.AdaptiveAvgPool2d` before the flattening so that the image size does not matter."
@@ -122,6 +206,45 @@ def wrong_linear_size(fact: Fact, failure: Failure) -> Explanation | None:
         else "."
     )
     return Explanation(text, advice, number_edit(definition, 0, "in_features", features))
+
+
+def _joined_features(
+    failure: Failure, definition: tuple[Source, ast.Call, str] | None, features: int, expected: int
+) -> tuple[str, str, Edit | None] | None:
+    """Explain an input that was joined from parts of which the layer's size leaves one out: text, fix and edit."""
+    place = failing_call(failure, failure.frame)
+    if place is None or not place[1].args or definition is None:
+        return None
+    code, parts = joined_parts(failure, place[0], place[1].args[0])
+    widths = [(part, shape[-1]) for part in parts if (shape := known_shape(failure, place[0], part, failure.frame))]
+    source, call, _ = definition
+    size = argument(call, 0, "in_features")
+    extra = next((part for part, width in widths if expected + width == features), None)
+    text = f" It is joined by {code}"
+    if len(widths) == len(parts) and sum(width for _, width in widths) == features:
+        text += f" from {' and '.join(f'`{place[0].code(part)}` ({width})' for part, width in widths)}"
+    elif extra is None:
+        return None
+    written = source.code(size)
+    if extra is None or size is None or isinstance(constant(size), int):
+        return (
+            f"{text}.",
+            f"Build the layer for all of them: `in_features={features}`.",
+            changed(source, size, str(features)),
+        )
+    missing, width = place[0].code(extra), features - expected
+    text += (
+        f", and `{missing}` ({place[0].place(extra)}) adds {width} features that `{written}` = {expected} leaves out."
+    )
+    constructor = source.function_at(call.lineno)
+    names = [] if constructor is None else [n for n in ast.walk(constructor) if isinstance(n, ast.Name)]
+    named = next((n.id for n in names if whole_number(failure, source, n) == width), str(width))
+    after = f"{features // expected} * {written}" if width == expected else f"{written} + {named}"
+    return (
+        text,
+        f"Count it too (`in_features={features}`): `{source.code(call).replace(written, after, 1)}`.",
+        changed(source, size, after),
+    )
 
 
 def _joined_batch(failure: Failure) -> tuple[Source, ast.Call, str] | None:
@@ -398,6 +521,11 @@ def wrong_channels(fact: Fact, failure: Failure) -> Explanation | None:
     first = gets_the_input(failure, shape, definition)
     if first and channels in CHANNELS and expected in (1, 3) and len(shape) >= 3:
         return _image_mode(failure, text, channels, expected, outputs)
+    other = size_of_another_layer(failure, "in_channels")
+    if other is not None:
+        return Explanation(
+            text + other[0], f"Take it from the layer that is replaced, before it is replaced: {other[2]}.", other[1]
+        )
     fix = (
         f"Set `in_channels={channels}` of this layer, or change the layer before it to "
         f"{count(expected, 'output channel')}."
@@ -680,6 +808,8 @@ def recurrent_layer(fact: Fact, failure: Failure) -> Explanation | None:
         f"{sizes(actual)}."
     )
     if len(expected) == len(actual) == 3 and expected[1] != actual[1] and expected[::2] == actual[::2]:
+        if tensor is not None and len(tensor) == 3 and (wrong := _batch_in_another_axis(failure, tensor, actual[1])):
+            return Explanation(f"{text} {wrong.text}", wrong.fix, wrong.edit)
         rest = batch_rest(failure, actual[1], expected[1])
         text += (
             f" {rest.text}"
@@ -697,12 +827,40 @@ def recurrent_layer(fact: Fact, failure: Failure) -> Explanation | None:
     )
 
 
+def _batch_in_another_axis(failure: Failure, shape: tuple[int, ...], batch: int) -> Explanation | None:
+    """Explain a recurrent layer that takes the time steps of its input for the batch."""
+    text = failure.module.text if failure.module and failure.module.text else ""
+    first = "batch_first=True" in text
+    if shape[0 if not first else 1] != batch or shape[0] == shape[1] or not text:
+        return None
+    name, built = named_layer(failing_layer(failure)) or "the layer", layer_built(failure)
+    code = built[0].code(built[1]) if built else ""
+    if first:
+        return Explanation(
+            f"It was built with `batch_first=True` and reads its input {sizes(shape)} as {shape[0]} samples of "
+            f"{shape[1]} time steps, but the state was made for {batch}, the size of axis 1.",
+            "If axis 0 is the batch, make the state for it: `x.size(0)`. If the input is (time, batch, features), "
+            "build the layer without `batch_first=True`.",
+        )
+    after = f"{code[:-1]}, batch_first=True)" if code else "batch_first=True"
+    return Explanation(
+        f"{name} was built without `batch_first=True`, so it reads its input {sizes(shape)} as {shape[0]} time "
+        f"steps of a batch of {shape[1]}. The state was made for a batch of {batch}, the size of axis 0.",
+        f"If the batch stands in axis 0, build the layer so: `{after}`"
+        + (f" ({built[0].place(built[1])})." if built else ".")
+        + " The state keeps its form (layers, batch, hidden size).",
+        replaced(built[0], built[1].lineno, code, after) if built else None,
+    )
+
+
 @explains("attention_mask")
 def wrong_attention_mask(fact: Fact, failure: Failure) -> Explanation | None:
     """Attention whose mask has the batch first while its input has the sequence first."""
     definition = next(
         iter(layer_definitions(failure, "MultiheadAttention", "TransformerEncoderLayer", "Transformer")), None
     )
+    if "attn_mask" in failure.message and fact.expected_shape and fact.actual_shape:
+        return _mask_of_scores(failure, fact.expected_shape, fact.actual_shape)
     layer = named_layer(failing_layer(failure)) or "The attention"
     expected = fact.expected if fact.expected is not None else (fact.expected_shape or (None,))[0]
     actual = fact.actual if fact.actual is not None else (fact.actual_shape or (None,))[0]
@@ -725,6 +883,40 @@ def wrong_attention_mask(fact: Fact, failure: Failure) -> Explanation | None:
         )
     return Explanation(
         text, "Make the mask from the same batch as the input: (batch, sequence length), True for padding."
+    )
+
+
+def _mask_of_scores(failure: Failure, expected: tuple[int, ...], actual: tuple[int, ...]) -> Explanation:
+    """Explain a mask of the attention scores: one for all, or one for each sample and head."""
+    place = failing_call(failure, failure.frame)
+    node = argument(place[1], 5, "attn_mask", "mask", "src_mask", "tgt_mask") if place else None
+    name = place[0].code(node) if place and node is not None else "mask"
+    maker = origin(failure, place[0], node, failure.frame) if place and node is not None else None
+    where = f", made by `{maker.code}` ({maker.place})," if maker and maker.node is not node else ""
+    text = f"`{name}`{where} is {sizes(actual)}, but the attention needs {sizes(expected)}: "
+    each, rest = divmod(expected[0], max(actual[0], 1))
+    inner = failure.in_library("multi_head_attention_forward")
+    heads = inner.values["num_heads"].number if inner is not None and "num_heads" in inner.values else None
+    if len(expected) == len(actual) == 3 and expected[1:] == actual[1:] and not rest and heads in (None, each):
+        after = f"{name}.repeat_interleave({each}, dim=0)"
+        return Explanation(
+            f"{text}a mask with three axes has one matrix for each sample and head, {actual[0]} samples x {each} heads "
+            f"= {expected[0]}, and this one has one for each sample.",
+            f"Repeat each sample's mask for every head (`num_heads` = {each}): `{after}`.",
+            replaced(place[0], place[1].lineno, f"attn_mask={name}", f"attn_mask={after}") if place else None,
+        )
+    if len(expected) == len(actual) == 2:
+        text += f"one row for each of {expected[0]} queries and one column for each of {expected[1]} keys."
+        query = known_shape(failure, place[0], argument(place[1], 0, "query", "src"), failure.frame) if place else None
+        if query is not None and len(query) == 3 and actual[0] in query[:2] and actual[1] == expected[1]:
+            return Explanation(
+                f"{text} {actual[0]} is the number of samples: the mask says for each sample which keys are padding.",
+                f"Pass it as `key_padding_mask={name}` (`src_key_padding_mask` of a Transformer), True for padding.",
+            )
+        return Explanation(text, "Make the mask from the lengths of this batch: `(queries, keys)`.")
+    return Explanation(
+        f"{text}with three axes the first one is samples x heads, then queries and keys.",
+        "Make the mask from the lengths of this batch, and repeat it for every head.",
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import math
+import operator
 from collections.abc import Iterator
 
 from ocrlab.debug.diagnosis.explanations.explanation import (
@@ -10,13 +12,20 @@ from ocrlab.debug.diagnosis.explanations.explanation import (
     changed,
     replaced,
 )
-from ocrlab.debug.diagnosis.explanations.failure import Failure, Value
+from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame, Value
 from ocrlab.debug.diagnosis.explanations.origins import (
     failing_call,
     origin,
 )
-from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted
+from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name
 
+OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
+OPERATORS |= {ast.Pow: lambda base, power: base**power if 0 <= power < 9 else None}
+SAME_SHAPE = frozenset(
+    "float double half long int bool to type cuda cpu detach clone contiguous sqrt exp log abs relu sigmoid tanh silu "
+    "softmax log_softmax gelu dropout normalize clamp requires_grad_ BatchNorm1d BatchNorm2d LayerNorm GroupNorm "
+    "InstanceNorm2d Dropout ReLU LeakyReLU PReLU GELU SiLU Sigmoid Tanh Softmax Identity".split()
+)
 CHANNELS = {1: "grayscale", 2: "grayscale with alpha", 3: "RGB", 4: "RGBA"}
 
 
@@ -151,3 +160,170 @@ def number_edit(
 def literal(failure: Failure, source: Source, node: ast.expr) -> object:
     """Return the number or text that an expression stands for, also through names and default values."""
     return constant(origin(failure, source, node, None).node)
+
+
+def whole_number(failure: Failure, source: Source, node: ast.expr | None, frame: Frame | None = None) -> int | None:
+    """Return the whole number that an expression of names, arithmetic and lengths of lists stands for."""
+    if node is None:
+        return None
+    live = frame.values.get(dotted(node)) if frame is not None and failure.source(frame) is source else None
+    if live is not None:
+        return live.number if isinstance(live.number, int) else None
+    where = origin(failure, source, node, frame)
+    if isinstance(where.node, ast.BinOp) and type(where.node.op) in OPERATORS:
+        sides = [whole_number(failure, where.source, n, where.frame) for n in (where.node.left, where.node.right)]
+        try:
+            number = OPERATORS[type(where.node.op)](*sides) if None not in sides else None  # type: ignore[operator]
+        except ArithmeticError:
+            return None
+        return number if number is None or abs(number) < 1 << 62 else None
+    call = where.node
+    if isinstance(call, ast.Call) and dotted(call.func) == "len" and call.args:
+        items = origin(failure, where.source, call.args[0], where.frame).node
+        return len(items.elts) if isinstance(items, ast.List | ast.Tuple) else None
+    number = constant(where.node)
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
+
+
+def known_shape(
+    failure: Failure, source: Source, node: ast.AST | None, frame: Frame | None, steps: int = 8
+) -> tuple[int, ...] | None:
+    """Return the shape of an expression as far as live values, indices and layers decide it."""
+    value = frame.values.get(dotted(node)) if frame is not None and dotted(node) else None
+    if value is not None:
+        return value.shape
+    if steps <= 0 or node is None:
+        return None
+    if isinstance(node, ast.Subscript):
+        indexed = known_shape(failure, source, node.value, frame, steps - 1)
+        return _indexed(failure, source, indexed, node.slice, frame) if indexed is not None else None
+    if isinstance(node, ast.UnaryOp):
+        return known_shape(failure, source, node.operand, frame, steps - 1)
+    if not isinstance(node, ast.Call):
+        return None
+    function = node.func
+    if isinstance(function, ast.Attribute) and dotted(function.value) not in ("torch", "F", "nn.functional", "self"):
+        base: ast.expr | None = function.value
+        rest = node.args
+    else:
+        base, rest = (node.args[0], node.args[1:]) if node.args else (None, [])
+    shape = known_shape(failure, source, base, frame, steps - 1)
+    live = frame.values.get(dotted(function)) if frame is not None else None
+    built = origin(failure, source, function, frame)
+    kind = str(live.type) if live is not None and live.kind == "module" else last_name(function)
+    maker = built.node if built.node is not function and isinstance(built.node, ast.Call) else None
+    kind = last_name(maker.func) if maker is not None else kind
+    if maker is not None or (live is not None and live.kind == "module"):
+        shape = known_shape(failure, source, node.args[0], frame, steps - 1) if node.args else None
+    if shape is None or kind in SAME_SHAPE:
+        return shape
+    if kind in ("Linear", "Embedding") and maker is not None:
+        width = whole_number(failure, built.source, argument(maker, 1, "out_features", "embedding_dim"))
+        return None if width is None else (*shape[:-1], width) if kind == "Linear" else (*shape, width)
+    axis = constant(argument(node, len(node.args) - len(rest), "dim", "axis"))
+    if kind in REDUCTIONS and isinstance(axis, int) and argument(node, -1, "keepdim", "keepdims") is None:
+        axis += len(shape) if axis < 0 else 0
+        return (*shape[:axis], *shape[axis + 1 :])
+    if kind == "unsqueeze" and isinstance(axis, int):
+        axis += len(shape) + 1 if axis < 0 else 0
+        return (*shape[:axis], 1, *shape[axis:])
+    if kind == "flatten" and axis == 1 and len(shape) > 1:
+        return (shape[0], math.prod(shape[1:]))
+    return None
+
+
+REDUCTIONS = ("mean", "sum", "std", "var", "amax", "amin", "norm", "logsumexp", "argmax")
+
+
+def _indexed(
+    failure: Failure, source: Source, shape: tuple[int, ...], index: ast.expr, frame: Frame | None
+) -> tuple[int, ...] | None:
+    """Return the shape of a tensor after an index; None where that is not known."""
+    result: list[int] = []
+    rest, several = list(shape), 0
+    for part in index.elts if isinstance(index, ast.Tuple) else [index]:
+        whole = isinstance(part, ast.Slice) and part.lower is part.upper is part.step is None
+        if isinstance(part, ast.Constant) and part.value is None:
+            result.append(1)
+            continue
+        if not rest:
+            return None
+        size = rest.pop(0)
+        picked = known_shape(failure, source, part, frame)
+        value = frame.values.get(dotted(part)) if frame is not None else None
+        if whole:
+            result.append(size)
+        elif picked is not None and value is not None and value.is_integer:
+            result, several = [*result, *picked], several + 1
+        elif not isinstance(constant(part), int) and not (value is not None and isinstance(value.number, int)):
+            return None
+    return (*result, *rest) if several < 2 else None
+
+
+def layer_built(failure: Failure) -> tuple[Source, ast.Call, ast.expr] | None:
+    """Return the call that builds the failing layer, and what it is assigned to: `self.fc1` or `net.classifier[3]`."""
+    path = failing_layer(failure)
+    parts = path.split(".")
+    frame_source = failure.source(failure.frame)
+    owner = frame_source.class_at(failure.frame.line) if frame_source and failure.frame else None
+    matches = []
+    for source in failure.all_sources():
+        for node in source.nodes:
+            if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.value, ast.Call):
+                continue
+            names = target_path(node.targets[0])
+            inside = names[:1] == ["self"] and owner is not None and source.class_at(node.lineno) is owner
+            same = names[1:] == parts[-len(names) + 1 :] if names[1:] else names == parts
+            if same and last_name(node.value.func)[:1].isupper():
+                matches.append((inside, source, node.value, node.targets[0]))
+    chosen = [match for match in matches if match[0]] or matches
+    return chosen[0][1:] if len(chosen) == 1 else None
+
+
+def target_path(node: ast.AST) -> list[str]:
+    """Return `["net", "classifier", "3"]` of `net.classifier[3]`; empty for anything else."""
+    if isinstance(node, ast.Name):
+        return [node.id]
+    if isinstance(node, ast.Attribute):
+        return [*base, node.attr] if (base := target_path(node.value)) else []
+    if isinstance(node, ast.Subscript) and isinstance(constant(node.slice), int):
+        return [*base, str(constant(node.slice))] if (base := target_path(node.value)) else []
+    return []
+
+
+def size_of_another_layer(failure: Failure, keyword: str) -> tuple[str, Edit | None, str] | None:
+    """Explain a new layer of a model whose input size was read from another layer: text, edit, what to read."""
+    built = layer_built(failure)
+    size = argument(built[1], 0, keyword) if built else None
+    if built is None or size is None:
+        return None
+    source, _, target = built
+    where = origin(failure, source, size, None)
+    read, new = target_path(where.node), target_path(target)
+    if not read or read[-1] not in SIZES or len(read) < 3 or len(new) < 2 or new[0] == "self" or read[1:-1] == new[1:]:
+        return None
+    code, right = where.code, f"{source.code(target)}.{keyword}"
+    text = (
+        f" Its size was read from `{code}` ({where.place}), which is another layer than the one that is replaced, "
+        f"`{source.code(target)}`."
+    )
+    return text, changed(where.source, where.node, right), f"`{right}`"
+
+
+SIZES = ("in_features", "out_features", "in_channels", "out_channels", "num_features", "embedding_dim")
+
+
+def joined_parts(failure: Failure, source: Source, node: ast.expr) -> tuple[str, list[ast.expr]]:
+    """Return the call that joins the tensors of an expression, and these, also through a list that is appended to."""
+    where = origin(failure, source, node, failure.frame)
+    call = where.node
+    if not isinstance(call, ast.Call) or last_name(call.func) not in ("cat", "concat", "hstack") or not call.args:
+        return "", []
+    listed = origin(failure, where.source, call.args[0], where.frame).node
+    parts = list(listed.elts) if isinstance(listed, ast.List | ast.Tuple) else []
+    scope = where.source.function_at(call.lineno) or where.source.tree
+    name = dotted(call.args[0])
+    for appended in where.source.calls("append", inside=scope):
+        if name and isinstance(appended.func, ast.Attribute) and dotted(appended.func.value) == name and appended.args:
+            parts.append(appended.args[0])
+    return f"`{where.code}` ({where.place})", parts

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 BLANK = re.compile(r"<([a-z_]\w*(?:@\d+)?(?:\.\w+)?)>")  # in the sentences of rules.py
+INTEGER = re.compile(r"(?<![A-Za-wyz_\d])\d+")  # also in 90x7, not in mat1
 SHAPE = r"(?:torch\.Size\()?\[?\(?(?P<{}>[\d, x]*)\)?\]?\)?"
 
 
@@ -96,6 +97,8 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"The expanded size of the tensor \((?P<first>\d+)\) must match the existing size \((?P<second>\d+)\) at "
         r"non-singleton dimension (?P<axis>\d+)",
     ),
+    "not_a_tensor": (r"argument 'input' \(position 1\) must be Tensor, not (?P<type>[\w.]+)",),
+    "no_axes": (r"both arguments to (?:linear|matmul) need to be at least 1D, but they are 0D",),
     "mask_shape": (
         rf"The shape of the mask {shape('mask')} at index (?P<axis>\d+) does not match the shape of the indexed "
         rf"tensor {shape('indexed')}",
@@ -141,7 +144,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "attention_mask": (
         r"Expected key_padd(?:ed|ing)_mask\.shape\[0\] to be (?P<expected>\d+), but got (?P<actual>\d+)",
         rf"expecting key_padding_mask shape of {shape('expected_shape')}, but got {shape('actual_shape')}",
-        rf"The shape of the 2D attn_mask is {shape('actual_shape')}, but should be {shape('expected_shape')}",
+        rf"The shape of the [23]D attn_mask is {shape('actual_shape')}, but should be {shape('expected_shape')}",
         rf"key shape {shape('left')} does not match value shape {shape('right')}",
     ),
     "dimension_range": (
@@ -169,6 +172,10 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"Target (?P<label>-?\d+) is out of bounds",
         r"Assertion `?(?:t|cur_target|target_val|\w*target\w*) ?>= ?0 ?&& ?\w+ ?< ?n_classes`? failed",
         r"Class values must be (?P<bound>smaller than num_classes|non-negative)",
+    ),
+    "several_indices": (
+        r"only integer tensors of a single element can be converted to an index",
+        r"only integer scalar arrays can be converted to a scalar index",
     ),
     "array_index": (
         r"only integers, slices \(`:`\), ellipsis",
@@ -286,7 +293,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     ),
     "dtype": (
         r"expected scalar type (?P<expected>\w+) but found (?P<actual>\w+)",
-        r"expected m1 and m2 to have the same dtype, but got: (?P<actual>\w+) != (?P<expected>\w+)",
+        r"expected m1 and m2 to have the same dtype, but got: (?P<actual>\w+)(?: int)? != (?P<expected>\w+)",
         r"mat1 and mat2 must have the same dtype, but got (?P<actual>\w+) and (?P<expected>\w+)",
         r"Input type \((?P<actual>[a-z][\w :]*)\) and (?P<parameter>bias|weight) type \((?P<expected>[a-z][\w "
         r":]*)\) should be the same",
@@ -444,6 +451,24 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"Module \[(?P<module>\w+)\] is missing the required \"forward\" function",
         r"'(?P<module>ModuleList|ModuleDict|ParameterList)' object is not callable",
     ),
+    "weighted_sampler": (r"cannot sample n_sample > prob_dist\.size\(-1\) samples without replacement",),
+    "missing_integers": (
+        r"Cannot convert non-finite values \(NA or inf\) to integer",
+        r"cannot convert (?:float )?NaN to integer|Cannot convert NA to integer",
+    ),
+    "invalid_box": (r"Found invalid box \[(?P<box>[^\]]+)\] for target at index (?P<position>\d+)",),
+    "closed": (
+        r"'NoneType' object has no attribute '(?:open|read|seek|fp)'",
+        r"I/O operation on closed file|read of closed file|seek of closed file|Operation on closed image",
+        r"Invalid (?:location|file|object|dataset) identifier|Not a (?:location|file|dataset|datatype)(?: id)? "
+        r"\(invalid object ID\)|Unable to (?:synchronously )?(?:open|get) [\w ]+\(invalid (?:\w+ )?identifier",
+        r"ZIP archive that was already closed|closed database|mmap closed or invalid|environment has been closed",
+    ),
+    "class_identity": (
+        r"super\(type, obj\): obj must be an instance or subtype of type",
+        r"Can't pickle <class '(?:[\w.]+\.)?(?P<type>\w+)'>: it's not the same object as",
+    ),
+    "scheduler_end": (r"Tried to step (?P<step>\d+) times\. The specified number of total steps is (?P<total>\d+)",),
     "not_callable": (r"'(?P<type>[\w.]+)' object is not callable",),
     "wrong_argument": (
         r"(?P<function>\w+)\(\): argument '(?P<argument>\w+)' \(position (?P<position>\d+)\) must be "

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from ocrlab.debug.diagnosis.explanations.explanation import Explanation, explains
+from ocrlab.debug.diagnosis.explanations.explanation import ANY, Explanation, explains, listed
 from ocrlab.debug.diagnosis.explanations.failure import Cell, Failure
-from ocrlab.debug.diagnosis.explanations.messages import Fact
+from ocrlab.debug.diagnosis.explanations.messages import INTEGER, Fact, facts, state_dict_keys
 from ocrlab.debug.diagnosis.explanations.names import local_name, nearest_name
-from ocrlab.debug.diagnosis.explanations.source import Source, dotted, last_name
+from ocrlab.debug.diagnosis.explanations.origins import own_statement_nodes
+from ocrlab.debug.diagnosis.explanations.source import Source, constant, dotted, last_name, root
 
 INSTALL = ("pip install", "conda install", "mamba install", "pip3 install", "uv pip install")
 
@@ -124,35 +127,51 @@ def name_not_defined(fact: Fact, failure: Failure) -> Explanation | None:
     return nearest_name(name, used, f"No cell of this notebook defines `{name}`")
 
 
-@explains("no_attribute")
+@explains("no_attribute", "class_identity", "assertion")
 def class_of_an_earlier_run(fact: Fact, failure: Failure) -> Explanation | None:
     """An object that was made before a cell defined its class again."""
     cell = failing_cell(failure)
     if cell is None:
         return None
+    code = failure.frame.code if failure.frame is not None else ""
     before = run_before(failure, cell)
-    classes = [
-        (c, node)
-        for c in before
-        for node in c.source.tree.body
-        if isinstance(node, ast.ClassDef) and node.name == str(fact.type)
+    classes = [(c, n) for c in [*before, cell] for n in c.source.tree.body if isinstance(n, ast.ClassDef)]
+    named = [n.name for _, n in classes if n.name == str(fact.type) or (fact.kind != "no_attribute" and n.name in code)]
+    named += [
+        n.name
+        for c, n in classes
+        if failure.frame and c.source.class_at(failure.frame.line) is n and failure.frame.file == f"cell {c.number}"
     ]
-    if not classes:
-        return None
-    changed = classes[-1][0]
-    old_calls = [
-        (c, call) for c in before for call in c.source.calls(str(fact.type)) if (c.count or 0) < (changed.count or 0)
-    ]
-    again = [c for c in before if list(c.source.calls(str(fact.type))) and (c.count or 0) >= (changed.count or 0)]
-    if not old_calls or again:
-        return None
-    maker, call = old_calls[-1]
-    return Explanation(
-        f"The object was made by `{maker.source.code(call)}` in cell {maker.number}, before cell {changed.number} "
-        f"defined the class `{fact.type}` again: an object keeps the class that it was made with, which has no "
-        f"`{fact.attribute}`.",
-        f"Make it again after the class: run cell {changed.number}, then the line that makes the object.",
-    )
+    for name in named:
+        changed = next(c for c, n in reversed(classes) if n.name == name)
+        calls = [(c, call) for c in before for call in c.source.calls(name) if c.source.class_at(call.lineno) is None]
+        if not calls or any((c.count or 0) >= (changed.count or 0) for c, _ in calls):
+            continue
+        maker, call = calls[-1]
+        statement = maker.source.statement_at(call.lineno)
+        target = next((dotted(t) for t in getattr(statement, "targets", ())), "")
+        what = f"`{target}`" if target else "The object"
+        rest = {
+            "no_attribute": f", which has no `{fact.attribute}`",
+            "assertion": f". `{name}` is another class now, and `isinstance` is false for the old object",
+        }.get(fact.kind, f". `{name}` is another class now, and the old object is not an instance of it")
+        without = ", and write `super()` without arguments" if f"super({name}" in code else ""
+        return Explanation(
+            f"{what} was made by `{maker.source.code(call)}` in cell {maker.number} (In[{maker.count}]), before cell "
+            f"{changed.number} was run again (In[{changed.count}]) and defined the class `{name}` anew: an object "
+            f"keeps the class that it was made with{rest}.",
+            f"Make it again after the class: run {again(failure, maker, cell)}{without}.",
+        )
+    reload = next((c for c in before if "autoreload" in c.text or "reload(" in c.text), None)
+    if fact.kind == "class_identity" and reload is not None:
+        return Explanation(
+            f"Cell {reload.number} lets modules be loaded again, and a module that is loaded again defines its classes "
+            "anew: an object that was made before keeps its old class, and `super(Class, self)`, `isinstance` and "
+            "pickle no longer take it for the same.",
+            "Make the object again after the module was loaded, and write `super()` without arguments; restart the "
+            "kernel if other objects refer to the old class.",
+        )
+    return None
 
 
 @explains("not_callable")
@@ -286,14 +305,10 @@ def figure_of_an_earlier_cell(fact: Fact, failure: Failure) -> Explanation | Non
 
 def reassigned(failure: Failure) -> str:
     """Say which cell has changed a name of the failing line since another one made it."""
-    cell, frame = failing_cell(failure), failure.own_frames[0] if failure.own_frames else None
-    statement = cell.source.statement_at(frame.line) if cell is not None and frame is not None else None
-    if cell is None or statement is None:
+    cell = failing_cell(failure)
+    if cell is None:
         return ""
-    names = dict.fromkeys(
-        node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    )
-    for name in names:
+    for name in names_behind(failure, cell):
         assigning = [c for c in run_before(failure, cell) if definitions(c, name)]
         if len(assigning) < 2:
             continue
@@ -308,87 +323,316 @@ def reassigned(failure: Failure) -> str:
     return ""
 
 
-CHANGES_ITSELF = ("pop", "popitem", "remove", "next", "squeeze_", "append", "insert", "drop")
-
-
-@explains(
-    "key",
-    "no_attribute",
-    "dtype",
-    "unsupported_dtype",
-    "used_up",
-    "already_converted",
-    "index",
-    "value_missing",
-    "unpack",
+SAME_TWICE = ("to", "float", "long", "int", "double", "half", "cuda", "cpu", "contiguous", "astype", "eval", "train")
+SAME_SHAPE = (  # of the second call: of a value that the first one has returned
+    *SAME_TWICE,
+    *("mean", "std", "min", "max", "abs", "sqrt", "log", "log1p", "exp", "clip", "clamp", "round", "copy", "clone"),
+    *("view", "reshape", "flatten", "squeeze", "detach", "fillna", "dropna", "reset_index", "sort_values", "numpy"),
 )
-def cell_run_twice(fact: Fact, failure: Failure) -> Explanation | None:
-    """A cell that uses up or changes what it reads, and that was run again."""
-    cell = failing_cell(failure)
-    if cell is None or cell.count is None or failure.frame is None:
-        return None
-    counts = {c.count for c in failure.cells}
-    missing = [number for number in range(1, cell.count) if number not in counts]
-    if not missing:
-        return None  # every run belongs to a cell: none has run twice
-    here = cell.source.statement_at(failure.own_frames[0].line)
-    read_here = loaded_names(failure, cell)
-    for node in ast.walk(cell.source.tree):
-        if (
-            not isinstance(node, ast.stmt)
-            or isinstance(node, ast.FunctionDef | ast.ClassDef)
-            or node.lineno > failure.frame.line
-        ):
-            continue
-        names = (
-            [dotted(t) for t in node.targets if dotted(t)]
-            if isinstance(node, ast.Assign | ast.Delete)
-            else [dotted(node.target)]
-            if isinstance(node, ast.AugAssign)
-            else []
-        )
-        read = {
-            dotted(part) for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
-        }
-        calls = [
-            part for part in ast.walk(node) if isinstance(part, ast.Call) and last_name(part.func) in CHANGES_ITSELF
-        ]
-        changed = [name for name in names if name in read or isinstance(node, ast.AugAssign)]
-        changed += [
-            dotted(part.func.value) if isinstance(part.func, ast.Attribute) else dotted(part.args[0])
-            for part in calls
-            if isinstance(part.func, ast.Attribute) or part.args
-        ]
-        name = next((n for n in changed if n and (n in read_here or here is node)), "")
-        makers = [c for c in run_before(failure, cell) if definitions(c, name)] if name else []
-        if makers and isinstance(node, ast.Assign | ast.AugAssign | ast.Delete | ast.Expr):
-            text = (
-                f"`{cell.source.code(node)}` changes `{name}` each time that cell {cell.number} runs, and a run "
-                f"finds what the one before left. The count In [{missing[-1]}] belongs to no cell any more: a "
-                "cell that ran then has run again since, or was deleted; if it is this one, it has run twice."
-            )
-            return Explanation(
-                text,
-                f"Run cell {makers[-1].number} again before this one, or give the result a new name, so that the "
-                "cell can be run again.",
-            )
-    return None
+REMOVES = ("pop", "popitem", "remove", "drop", "clear", "popleft")
+ADDS = ("append", "extend", "insert", "add_module", "add_param_group", "appendleft", "write")
+VALUE_KINDS = ("target_range", "table_index", "index", "target_probability", "assertion")
+SHAPE_KINDS = (
+    "matmul",
+    "batched_matmul",
+    "conv_channels",
+    "conv_dimensions",
+    "concatenate",
+    "stack",
+    "broadcast",
+    "view",
+    "dimension_range",
+    "batch_size",
+    "target_size",
+    "target_dimensions",
+    "recurrent_size",
+    "normalized_shape",
+    "image_axes",
+)
 
 
-def loaded_names(failure: Failure, cell: Cell) -> list[str]:
-    """Return the names that the failing statement of a cell reads."""
+@dataclass(frozen=True)
+class Change:
+    """A statement that gives a name another value or state each time that its cell runs."""
+
+    cell: Cell
+    node: ast.stmt
+    name: str
+    how: str  # changes, grows, removes, adds, hooks
+
+    @property
+    def code(self) -> str:
+        """The statement on one line, its beginning where it is long."""
+        return self.cell.source.code(self.node).partition(":\n")[0][:100]
+
+
+def changes(cell: Cell, name: str) -> Iterator[Change]:
+    """Yield the statements of a cell that change what a name held before the cell ran."""
+    statements = [n for n in _top_level(cell.source) if isinstance(n, ast.stmt)]
+    for node in sorted(statements, key=lambda n: n.lineno):
+        parts = list(own_statement_nodes(node))
+        reads = any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) for n in parts)
+        targets = getattr(node, "targets", None) or [t for t in [getattr(node, "target", None)] if t is not None]
+        stores = any(isinstance(n, ast.Name) and n.id == name for t in targets for n in [t, *getattr(t, "elts", ())])
+        value = getattr(node, "value", None)
+        if isinstance(node, ast.AugAssign) and root(node.target) == name:
+            yield Change(cell, node, name, "adds" if isinstance(value, ast.List | ast.ListComp) else "changes")
+        elif isinstance(node, ast.Delete) and any(root(t) == name and not isinstance(t, ast.Name) for t in targets):
+            yield Change(cell, node, name, "removes")
+        elif stores and not reads:
+            return  # from here on the name has a new value, whatever it was before
+        elif stores and not _same_twice(value):
+            yield Change(cell, node, name, _how(value, name))
+        elif any(isinstance(t, ast.Subscript) and root(t) == name and _reads_itself(t, value) for t in targets):
+            yield Change(cell, node, name, "changes")
+        for call in (n for n in parts if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and not stores):
+            method = call.func.attr if root(call.func) == name else ""  # type: ignore[attr-defined]
+            in_place = any(k.arg == "inplace" and constant(k.value) is True for k in call.keywords)
+            if method in REMOVES and (method != "drop" or in_place):
+                yield Change(cell, node, name, "removes")
+            elif method in ADDS or method.endswith("_hook"):
+                yield Change(cell, node, name, "hooks" if method.endswith("_hook") else "adds")
+
+
+def _same_twice(value: ast.AST | None) -> bool:
+    """Whether an expression is only a chain of methods that change nothing the second time."""
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in SAME_TWICE:
+        value = value.func.value
+    return isinstance(value, ast.Name)
+
+
+def _how(value: ast.AST | None, name: str) -> str:
+    """Return what an assignment of a name to an expression of itself does."""
+    called = last_name(value.func) if isinstance(value, ast.Call) else ""
+    if called in ("cat", "concat", "concatenate", "vstack", "hstack", "append") or (
+        isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and isinstance(value.right, ast.List)
+    ):
+        return "grows"
+    return "removes" if called in REMOVES else "changes"
+
+
+def _reads_itself(target: ast.Subscript, value: ast.AST | None) -> bool:
+    wanted = ast.unparse(target)
+    return any(isinstance(n, ast.Subscript) and ast.unparse(n) == wanted for n in ast.walk(value)) if value else False
+
+
+def _changes_shape(change: Change) -> bool:
+    value = getattr(change.node, "value", None)
+    parts = list(ast.walk(value)) if value is not None else []
+    calls = [last_name(n.func) for n in parts if isinstance(n, ast.Call)]
+    return any(call not in SAME_SHAPE for call in calls) or any(isinstance(n, ast.Slice) for n in parts)
+
+
+def names_behind(failure: Failure, cell: Cell) -> list[str]:
+    """Return the names that the failing statement reads; of those that its cell has set before, what they were made of.
+
+    These are the names whose values come from earlier cells, or from an earlier run of this one.
+    """
     frame = failure.own_frames[0] if failure.own_frames else None
     statement = (
         cell.source.statement_at(frame.line) if frame is not None and frame.file == f"cell {cell.number}" else None
     )
-    nodes = ast.walk(statement) if statement is not None else iter(())
+    if frame is None or statement is None:
+        return []
+    names = _loads(statement)
+    for name in names:  # the list grows
+        stored = [
+            s
+            for n in definitions(cell, name)
+            if isinstance(n, ast.Name) and n.lineno < frame.line and (s := cell.source.statement_at(n.lineno))
+        ]
+        if stored and name not in _loads(stored[-1]) and not isinstance(stored[-1], ast.AugAssign):
+            names += [other for other in _loads(stored[-1]) if other not in names]
+    fresh = {name for name in names if not _from_before(cell, name, frame.line)}
+    return [name for name in names if name not in fresh]
+
+
+def _loads(statement: ast.stmt) -> list[str]:
+    nodes = own_statement_nodes(statement)
     return list(dict.fromkeys(n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)))
 
 
-def gone(failure: Failure, first: Cell, last: Cell) -> list[int]:
+def _from_before(cell: Cell, name: str, line: int) -> bool:
+    """Whether a name has at a line of a cell a value that comes from before this run of the cell."""
+    nodes = [n for n in definitions(cell, name) if n.lineno < line]  # type: ignore[attr-defined]
+    first = min(nodes, key=lambda n: n.lineno, default=None)  # type: ignore[attr-defined]
+    statement = cell.source.statement_at(first.lineno) if first is not None else None  # type: ignore[attr-defined]
+    return statement is None or name in _loads(statement) or isinstance(statement, ast.AugAssign)
+
+
+def gone(failure: Failure, first: Cell | None, last: Cell) -> list[int]:
     """Return the execution counts between two cells that belong to no cell any more: something ran again since."""
     counts = {c.count for c in failure.cells}
-    return [n for n in range((first.count or 0) + 1, last.count or 0) if n not in counts]
+    return [n for n in range(((first.count or 0) if first else 0) + 1, last.count or 0) if n not in counts]
+
+
+def earlier_run(failure: Failure, maker: Cell | None, cell: Cell) -> str:
+    """Say which counts show that a cell has run before since another one ran; empty where none does."""
+    missing = gone(failure, maker, cell)
+    if not missing:
+        return ""
+    below = [c for c in failure.cells if c.number > cell.number and c.count is not None and c.count < (cell.count or 0)]
+    place = range(missing[0], max((c.count or 0 for c in below), default=0))
+    fitting = [n for n in missing if n in place] or missing
+    counts = f"In[{fitting[0]}]" + (f" to In[{fitting[-1]}]" if len(fitting) > 1 else "")
+    belong = "belongs" if len(fitting) == 1 else "belong"
+    last = f"cell {cell.number} last ran as In[{cell.count}]"
+    if below:
+        after = f"{last}, after cell {below[0].number} (In[{below[0].count}]), which stands below it"
+        return f"{after}, and {counts} {belong} to no cell any more: it has run before"
+    return f"{last}, and {counts} before it {belong} to no cell any more: it has run twice, unless a cell was deleted"
+
+
+def again(failure: Failure, maker: Cell, cell: Cell, *others: Cell) -> str:
+    """Say which cells to run again, in their order, so that this cell works."""
+    stored = {n.id for n in _top_level(maker.source) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    users = [c for c in run_before(failure, cell) if maker.number < c.number < cell.number and stored & _used(c)]
+    numbers = sorted({c.number for c in (maker, *others, *users)} - {cell.number})
+    rest = (
+        f", then cell{'s' if len(numbers) > 2 else ''} {listed([str(n) for n in numbers[1:]])}" if numbers[1:] else ""
+    )
+    return f"cell {numbers[0]} again{rest}" + (" and this one" if rest else ", then this one")
+
+
+def _used(cell: Cell) -> set[str]:
+    return {n.id for n in ast.walk(cell.source.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
+@explains(ANY)
+def cell_run_twice(_: Fact, failure: Failure) -> Explanation | None:
+    """A cell that changes or removes something each time that it runs, where the counts show that it ran again."""
+    cell = failing_cell(failure)
+    if cell is None or cell.count is None:
+        return None
+    before = run_before(failure, cell)
+    frame = failure.own_frames[0] if failure.own_frames else None
+    here = cell.source.statement_at(frame.line) if frame is not None else None
+    for name in names_behind(failure, cell):
+        for changer in [cell, *reversed(before)]:
+            maker = next((c for c in reversed(run_before(failure, changer)) if _assigned(c, name)), None)
+            evidence = earlier_run(failure, maker, changer) if maker is not None else ""
+            for change in changes(changer, name) if evidence else ():
+                effect = _effect(failure, change, change.node is here)
+                if not effect or maker is None:
+                    continue
+                last = "" if changer is cell else f", cell {changer.number} once"
+                return Explanation(
+                    f"`{change.code}` ({changer.source.place(change.node)}) {effect} each time that cell "
+                    f"{changer.number} runs, so it can run only once after cell {maker.number}, which makes `{name}`. "
+                    f"By the execution counts {evidence}, and the second run started from what the first had left.",
+                    f"Run cell {maker.number} again{last} and then this one. Give the result a new name, or make it "
+                    f"where `{name}` is made, so that the cell can be run again.",
+                )
+            if _assigned(changer, name):
+                break  # what earlier cells did to the name is gone
+    return None
+
+
+def _effect(failure: Failure, change: Change, fails_itself: bool) -> str:
+    """Say what a change does, if a second one can lead to this error; else return nothing."""
+    kinds = {fact.kind: fact for fact in facts(failure.type, failure.message)}
+    name, key = change.name, failure.message.strip().strip("'\"")
+    code = change.cell.source.code(change.node)
+    if change.how in ("adds", "hooks"):
+        return ""
+    if "key" in kinds:
+        targets = [dotted(target) for target in getattr(change.node, "targets", ())]
+        removed = f"removes `{key}` from `{name}`" + (" and overwrites it" if name in targets else "")
+        if f"'{key}'" in code or f'"{key}"' in code:
+            return removed if change.how == "removes" else f"changes `{name}`, which then has no `{key}` any more"
+        return ""
+    shape = next((k for k in SHAPE_KINDS if k in kinds), None)
+    if shape is not None and not fails_itself:
+        return f"changes the shape of `{name}`" if _changes_shape(change) else ""
+    if "no_attribute" in kinds:
+        attribute = str(kinds["no_attribute"].attribute)
+        return f"changes the type of `{name}`" if f".{attribute}" in code else ""
+    if fails_itself or set(kinds) & {*VALUE_KINDS, "unpack", "value_missing", "already_converted", "index_dtype"}:
+        return f"{'takes something out of' if change.how == 'removes' else 'changes'} `{name}`"
+    return ""
+
+
+@explains(ANY)
+def added_twice(_: Fact, failure: Failure) -> Explanation | None:
+    """A list that grows, or a hook that is registered, each time that a cell runs: there are two of each."""
+    cell = failing_cell(failure)
+    if cell is None:
+        return None
+    kinds = {f.kind for f in facts(failure.type, failure.message)}
+    numbers = [int(n) for n in INTEGER.findall(failure.message.partition("\n")[0])]
+    pairs = [(a, b, a // b) for a in numbers for b in numbers if 1 < b < a and a % b == 0]
+    ratio = next((p for p in pairs if p[2] <= 9), None) if not kinds & {"matmul", "conv_channels"} else None
+    if ratio is None and len(numbers) > 1 and not kinds & {"matmul", "conv_channels"}:
+        return None
+    order = [*run_before(failure, cell), cell]
+    names = names_behind(failure, cell)
+    for changer in reversed(order):
+        stored = {n.id for n in _top_level(changer.source) if isinstance(n, ast.Name)}
+        for change in (c for name in sorted(stored) for c in changes(changer, name)):
+            if change.how not in ("adds", "grows", "hooks"):
+                continue
+            touched = (
+                {change.name}
+                if change.how != "hooks"
+                else {change.name}
+                | {
+                    n.id
+                    for f in ast.walk(changer.source.tree)
+                    if isinstance(f, ast.FunctionDef | ast.Lambda)
+                    for n in ast.walk(f)
+                    if isinstance(n, ast.Name)
+                }
+            )
+            maker = next((c for c in reversed(run_before(failure, changer)) if _assigned(c, change.name)), None)
+            evidence = earlier_run(failure, maker, changer) if maker is not None else ""
+            if maker is None or not evidence or not touched & set(names):
+                continue
+            what = "registers another hook on" if change.how == "hooks" else "adds to what is already in"
+            text = (
+                f"`{change.code}` ({changer.source.place(change.node)}) {what} `{change.name}` each time that cell "
+                f"{changer.number} runs, and cell {maker.number} has made `{change.name}` only once. By the execution "
+                f"counts {evidence}"
+            )
+            text += (
+                f", so everything is there {ratio[2]} times: {ratio[0]} = {ratio[2]} x {ratio[1]}." if ratio else "."
+            )
+            last = "" if changer is cell else f", cell {changer.number} once"
+            keep = (
+                "Keep the handle that registering returns and call `handle.remove()` before registering again."
+                if change.how == "hooks"
+                else f"Begin the cell that adds with an empty `{change.name}`, so that it can be run again."
+            )
+            return Explanation(
+                text, f"Run cell {maker.number} again for a fresh `{change.name}`{last} and then this one. {keep}"
+            )
+    return None
+
+
+@explains("scheduler_end")
+def scheduler_at_its_end(fact: Fact, failure: Failure) -> Explanation | None:
+    """A learning rate schedule that an earlier run of the training cell has used up."""
+    cell = failing_cell(failure)
+    frame = failure.own_frames[0] if failure.own_frames else None
+    if cell is None or frame is None or fact.step != fact.total + 1:
+        return None
+    statement = cell.source.statement_at(frame.line)
+    steps = (
+        [n for n in ast.walk(statement) if isinstance(n, ast.Call) and last_name(n.func) == "step"] if statement else []
+    )
+    for name in [root(call.func) for call in steps]:
+        maker = next((c for c in reversed(run_before(failure, cell)) if _assigned(c, name)), None)
+        evidence = earlier_run(failure, maker, cell) if maker is not None else ""
+        assignment = _assigned(maker, name) if maker is not None else None
+        if maker is None or assignment is None or not evidence or not _from_before(cell, name, frame.line):
+            continue
+        return Explanation(
+            f"`{maker.source.code(assignment)}` ({maker.source.place(assignment)}) plans {fact.total} steps, and an "
+            f"earlier run of this cell has taken all of them: {evidence}. This run goes on with the same `{name}`, at "
+            f"step {fact.step}.",
+            f"Run cell {maker.number} again (with it the optimizer and whatever else it makes) before you train again; "
+            f"or make `{name}` at the start of this cell, so that each run has a new one.",
+        )
+    return None
 
 
 def _assigned(cell: Cell, name: str) -> ast.stmt | None:
@@ -397,23 +641,25 @@ def _assigned(cell: Cell, name: str) -> ast.stmt | None:
     return cell.source.statement_at(nodes[-1].lineno) if nodes else None
 
 
-@explains(
-    "matmul",
-    "batched_matmul",
-    "conv_channels",
-    "conv_dimensions",
-    "concatenate",
-    "broadcast",
-    "view",
-    "batch_size",
-    "target_size",
-    "recurrent_size",
-    "normalized_shape",
-    "table_index",
-    "target_range",
-    "class_weights",
-    "state_dict",
-)
+def _changed_since(
+    failure: Failure, cell: Cell, maker: Cell, name: str, steps: int = 3
+) -> tuple[str, Cell, ast.stmt] | None:
+    """Return which part of a name's value, itself or what it was made of, a cell has changed since it was made."""
+    assignment = _assigned(maker, name)
+    for part in sorted(_loads(assignment)) if assignment is not None and steps else ():
+        later = [c for c in run_before(failure, cell) if (c.count or 0) > (maker.count or 0)]
+        for changer in reversed(later):
+            change = _assigned(changer, part) or next((c.node for c in changes(changer, part)), None)
+            if change is not None:
+                return part, changer, change
+        source = next((c for c in reversed(run_before(failure, maker)) if _assigned(c, part)), None)
+        deeper = _changed_since(failure, cell, source, part, steps - 1) if source is not None and part != name else None
+        if deeper is not None:
+            return deeper
+    return None
+
+
+@explains(*SHAPE_KINDS, "table_index", "target_range", "class_weights")
 def made_before_a_change(fact: Fact, failure: Failure) -> Explanation | None:
     """A stale value: another cell has changed what it was computed from, and its own cell was not run again."""
     cell = failing_cell(failure)
@@ -421,83 +667,64 @@ def made_before_a_change(fact: Fact, failure: Failure) -> Explanation | None:
         return None
     before = run_before(failure, cell)
     numbers = {n for value in fact.values.values() for n in (value if isinstance(value, tuple) else (value,))}
-    for name in loaded_names(failure, cell):
+    for name in names_behind(failure, cell):
         maker = next((c for c in reversed(before) if _assigned(c, name)), None)
-        assignment = _assigned(maker, name) if maker is not None else None
-        if maker is None or assignment is None:
+        changed = _changed_since(failure, cell, maker, name) if maker is not None else None
+        if maker is None or changed is None:
             continue
-        read = {n.id for n in ast.walk(assignment) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-        for part in sorted(read):
-            changer = next((c for c in reversed(before) if _assigned(c, part)), None)
-            change = _assigned(changer, part) if changer is not None else None
-            if changer is None or change is None or changer is maker or (changer.count or 0) < (maker.count or 0):
-                continue
-            literal = getattr(change, "value", None)
-            if isinstance(literal, ast.Constant) and literal.value not in numbers:
-                continue
-            later = [c for c in failure.cells if c.number > maker.number and name in c.text and c is not cell]
-            return Explanation(
-                f"`{name}` was made in cell {maker.number} (In[{maker.count}]) with an earlier value of `{part}`: "
-                f"cell {changer.number} (`{changer.source.code(change)[:80]}`) was run after it, as "
-                f"In[{changer.count}], and cell {maker.number} was not run again.",
-                f"Run cell {maker.number} again"
-                + (f", then cell {', '.join(str(c.number) for c in later)}" if later else "")
-                + " and this one; or restart the kernel and run all cells.",
-            )
+        part, changer, change = changed
+        literal = getattr(change, "value", None)
+        size = constant(literal)
+        if isinstance(literal, ast.Constant) and not (
+            isinstance(size, int) and size > 1 and any(isinstance(n, int) and n % size == 0 for n in numbers)
+        ):
+            continue
+        layer, features = fact.expected, fact.features if fact.features is not None else fact.channels
+        called = any(isinstance(n, ast.Call) and root(n.func) == name for n in ast.walk(cell.source.tree))
+        now = (
+            f" `{name}` still takes {layer} features, and now gets {features}." if called and layer and features else ""
+        )
+        return Explanation(
+            f"`{name}` was made in cell {maker.number} (In[{maker.count}]) with an earlier value of `{part}`: cell "
+            f"{changer.number} (`{changer.source.code(change)[:80]}`) was run after it, as In[{changer.count}], and "
+            f"cell {maker.number} was not run again.{now}",
+            f"Run {again(failure, maker, cell)}; or restart the kernel and run all cells.",
+        )
     return None
 
 
-SAME_TWICE = ("to", "float", "long", "int", "double", "half", "cuda", "cpu", "contiguous", "astype", "eval", "train")
-
-
-@explains(
-    "target_range",
-    "table_index",
-    "dtype",
-    "unsupported_dtype",
-    "conv_channels",
-    "conv_dimensions",
-    "broadcast",
-    "dimension_range",
-    "matmul",
-    "view",
-    "index",
-    "index_dtype",
-    "target_dimensions",
-    "target_size",
-    "key",
-)
-def changed_twice(fact: Fact, failure: Failure) -> Explanation | None:
-    """A value that an earlier cell changes in place, where the counts show that a cell has run again."""
+@explains("state_dict")
+def saved_with_another_value(fact: Fact, failure: Failure) -> Explanation | None:
+    """Weights that an earlier cell saved, before another one changed the size that the model is built with."""
     cell = failing_cell(failure)
-    if cell is None:
+    mismatched = state_dict_keys(failure.message)[2]
+    frame = failure.own_frames[0] if failure.own_frames else None
+    if cell is None or frame is None or not mismatched:
         return None
     before = run_before(failure, cell)
-    for name in loaded_names(failure, cell):
-        changer = next((c for c in reversed(before) if _assigned(c, name)), None)
-        change = _assigned(changer, name) if changer is not None else None
-        value = getattr(change, "value", None)
-        if changer is None or change is None or value is None:
-            continue
-        reads = isinstance(change, ast.AugAssign) or any(
-            isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) for n in ast.walk(value)
-        )
-        if not reads or (isinstance(value, ast.Call) and last_name(value.func) in SAME_TWICE):
-            continue
-        maker = next((c for c in reversed(run_before(failure, changer)) if _assigned(c, name)), None)
-        missing = gone(failure, maker, changer) if maker is not None else []
-        if maker is None or not missing:
-            continue
-        code = changer.source.code(change)[:80]
-        counts = f"In[{missing[0]}]" + (f" to In[{missing[-1]}]" if len(missing) > 1 else "")
-        return Explanation(
-            f"`{name}` has been changed twice: cell {changer.number} (`{code}`) changes it each time that it runs. "
-            f"It last ran as In[{changer.count}], and {counts}, after cell {maker.number} made `{name}` "
-            f"(In[{maker.count}]), belong{'s' if len(missing) == 1 else ''} to no cell any more: an earlier run had "
-            f"changed `{name}` already.",
-            f"Run cell {maker.number} again, then cell {changer.number} once, then this one. Make the change where "
-            f"`{name}` is made, or give the result another name, so that cells can be run again.",
-        )
+    for save in reversed(before):
+        model = next((root(call.args[0]) for call in save.source.calls("save") if call.args), "")
+        maker = next((c for c in reversed([*run_before(failure, save), save]) if model and _assigned(c, model)), None)
+        assignment = _assigned(maker, model) if maker is not None else None
+        for part in sorted(_loads(assignment)) if assignment is not None and maker is not None else ():
+            changer = next((c for c in reversed(before) if _assigned(c, part)), None)
+            change = _assigned(changer, part) if changer is not None else None
+            if changer is None or change is None or (changer.count or 0) <= (maker.count or 0):  # type: ignore[union-attr]
+                continue
+            key, saved, now = mismatched[0]
+            old, new = next(
+                ((a, b) for a, b in zip(saved.split(", "), now.split(", "), strict=False) if a != b), ("", "")
+            )
+            layer = key.rpartition(".")[0]
+            return Explanation(
+                f"Cell {save.number} saved the `{model}` that cell {maker.number} had made by "  # type: ignore[union-attr]
+                f"`{maker.source.code(assignment)}` when `{part}` was {old}; cell {changer.number} "  # type: ignore[union-attr]
+                f"(`{changer.source.code(change)[:80]}`) has changed it since, and the model of this cell is built for "
+                f"{new}: `{key}` is ({saved}) in the file and ({now}) in the model.",
+                f"Load everything but that layer: `state = {{k: v for k, v in torch.load(...).items() if not "
+                f"k.startswith({layer + '.'!r})}}`, then `load_state_dict(state, strict=False)`, and train `{layer}` "
+                f"anew; or build the model with {part} = {old}, load, and replace `{layer}`.",
+            )
     return None
 
 

@@ -15,6 +15,7 @@ from ocrlab.debug.diagnosis.explanations.source import (
     last_name,
     own_nodes,
     parameters,
+    returns,
 )
 
 MAX_STEPS = 12
@@ -135,7 +136,10 @@ def _other_scope(here: Origin, line: int) -> bool:
 
 
 def _earlier_cell(failure: Failure, here: Origin, name: str) -> Origin | None:
-    for cell in reversed(failure.cells):
+    counts = {id(cell.source): cell.count for cell in failure.cells}
+    end = counts.get(id(here.source))
+    ran = [c for c in failure.cells if c.count is not None and (end is None or c.count < end)] or list(failure.cells)
+    for cell in sorted(ran, key=lambda c: c.count or c.number, reverse=True):
         if (
             cell.source is not here.source
             and (binding := cell.source.binding(name, 10**9))
@@ -238,6 +242,17 @@ def _sample(failure: Failure, loader: Origin, index: int | None) -> Origin | Non
                     value = value.elts[index]
                 return Origin(where_, value, None, dotted(value) or loader.name)
     return None
+
+
+def returned(failure: Failure, place: Origin) -> Origin:
+    """Follow a call of a function or method of the program to the expression that it returns, if there is only one."""
+    if not isinstance(place.node, ast.Call):
+        return place
+    name = last_name(place.node.func)
+    places = [(s, n.value) for s in failure.all_sources() for f in s.functions(name) for n in returns(f)]
+    if len(places) != 1 or places[0][1] is None:
+        return place
+    return origin(failure, places[0][0], places[0][1], None)
 
 
 def loader_of(failure: Failure, place: Origin) -> Origin | None:

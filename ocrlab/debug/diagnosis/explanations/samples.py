@@ -6,7 +6,15 @@ import ast
 import difflib
 from pathlib import Path
 
-from ocrlab.debug.diagnosis.explanations.explanation import Edit, Explanation, count, explains, listed, replaced
+from ocrlab.debug.diagnosis.explanations.explanation import (
+    Edit,
+    Explanation,
+    changed,
+    count,
+    explains,
+    listed,
+    replaced,
+)
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame, Value
 from ocrlab.debug.diagnosis.explanations.messages import Fact, facts
 from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, failing_expression, origin
@@ -222,38 +230,25 @@ def division_by_nothing(fact: Fact, failure: Failure) -> Explanation | None:
 def sample_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
     """A sample that is None, an image, or another object that cannot be put into a batch."""
     kind = str(fact.type or fact.object or "")
-    if fact.kind == "sample_none" and not any("collate" in frame.file for frame in failure.frames):
+    missing = failure.missing_sample
+    in_collate = missing is not None or any("collate" in frame.file for frame in failure.frames)
+    if fact.kind == "sample_none" and not in_collate:
         return _not_a_tensor(kind, failure) if "infer dtype" in failure.message else None
     where = _getitem(failure)
     name = f"`{where[1].name}.__getitem__` ({where[0].place(where[2])})" if where else "`__getitem__`"
     if kind.endswith("NoneType"):
-        text = f"{name} returned None for a sample"
-        if where is not None:
-            source, _, function = where
-            handler = next((node for node in own_nodes(function) if isinstance(node, ast.ExceptHandler)), None)
-            bare = next(
-                (
-                    node
-                    for node in own_nodes(function)
-                    if isinstance(node, ast.Return)
-                    and (node.value is None or (constant(node.value) is None and isinstance(node.value, ast.Constant)))
-                ),
-                None,
-            )
-            if bare is not None:
-                text += f": `{source.code(bare)}` ({source.place(bare)})"
-            elif handler is not None:
-                text += f": its `except` ({source.place(handler)}) ends without a `return`"
-            elif not any(isinstance(node, ast.Return) for node in own_nodes(function)):
-                text += ": it has no `return`"
-            elif not isinstance(function.body[-1], ast.Return):
-                text += ": a path through it ends without `return`"
-            elif (helper := _returns_none(source, where[1])) is not None:
-                text += f": `{helper.name}` ({source.place(helper)}) returns None for it"
+        which = "a sample"
+        if missing is not None:
+            entries = [f"`{key}[{missing.index}]` is {item!r}{_on_disk(item)}" for key, item in missing.entries.items()]
+            which = f"sample {missing.index}" + (f" ({listed(entries, 3)})" if entries else "")
+        text = f"{name} returned None for {which}"
+        why = _why_none(where[0], where[1], where[2]) if where is not None else ""
+        find = "" if missing is not None else " To find it, print the index before that `return`."
+        unread = " Do not hide what is wrong with it: log the file in the `except`." if "raises" in why else ""
         return Explanation(
-            f"{text}, and None cannot be put into a batch.",
-            "Return a sample on every path; to skip bad samples, drop them in a `collate_fn`: `default_collate([s "
-            "for s in batch if s is not None])`, or remove them from the data set's list at the start.",
+            f"{text}{why}, and None cannot be put into a batch.",
+            "Leave such samples out of the data set's list at the start (in `__init__`), or drop them in a "
+            f"`collate_fn`: `default_collate([s for s in batch if s is not None])`.{find}{unread}",
         )
     if "PIL" in kind or kind == "object" or "Image" in kind:
         text = f"{name} returns a PIL image, and a batch is made of tensors."
@@ -278,6 +273,59 @@ def sample_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
     )
 
 
+def _why_none(source: Source, owner: ast.ClassDef, function: ast.FunctionDef) -> str:
+    """Say on which path a `__getitem__` returns None, or which method does that for it."""
+    parents = {child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
+    bare = next((n for n in own_nodes(function) if isinstance(n, ast.Return) and _is_none(n.value)), None)
+    handlers = [n for n in own_nodes(function) if isinstance(n, ast.ExceptHandler)]
+    if bare is not None:
+        at: ast.AST = bare
+        while isinstance(at, ast.stmt | ast.ExceptHandler) and not isinstance(
+            at, ast.If | ast.ExceptHandler | ast.FunctionDef
+        ):
+            at = parents[at]
+        text = f": `{source.code(bare)}` ({source.place(bare)})"
+        if isinstance(at, ast.ExceptHandler):
+            attempt = parents[at]
+            tried = (
+                source.code(attempt.body[0]) if isinstance(attempt, ast.Try) and len(attempt.body) == 1 else "its `try`"
+            )
+            tried = f"`{tried}`" if "`" not in tried else tried
+            caught = source.code(at.type) if at.type is not None else "any exception"
+            return (
+                f"{text} stands in the `except` for {caught}, so {tried} raises for it (a damaged, empty or missing "
+                "file, or another format)"
+            )
+        if isinstance(at, ast.If):
+            inside = any(bare in ast.walk(n) for n in at.body)
+            return f"{text}, as `{source.code(at.test)}` is {'true' if inside else 'false'} for it"
+        return text
+    if handlers:
+        return f": its `except` ({source.place(handlers[0])}) ends without a `return`"
+    if not any(isinstance(node, ast.Return) for node in own_nodes(function)):
+        return ": it has no `return`"
+    if not isinstance(function.body[-1], ast.Return):
+        return ": a path through it ends without `return`"
+    methods = [n for n in owner.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("__")]
+    helper = next((m for m in methods for n in own_nodes(m) if isinstance(n, ast.Return) and _is_none(n.value)), None)
+    return f": `{helper.name}` ({source.place(helper)}) returns None for it" if helper is not None else ""
+
+
+def _on_disk(text: str) -> str:
+    """Say how large the file of a path is; nothing for other texts."""
+    path = Path(text)
+    if not path.is_absolute():
+        return ""
+    try:
+        return f", a file of {count(path.stat().st_size, 'byte')}"
+    except OSError:
+        return ", which does not exist"
+
+
+def _is_none(value: ast.expr | None) -> bool:
+    return value is None or (isinstance(value, ast.Constant) and value.value is None)
+
+
 def _not_a_tensor(kind: str, failure: Failure) -> Explanation | None:
     """Explain torch.tensor of an object that holds no numbers."""
     place = failing_call(failure, failure.frame, "tensor", "as_tensor", "Tensor")
@@ -290,21 +338,6 @@ def _not_a_tensor(kind: str, failure: Failure) -> Explanation | None:
         "Pass numbers or arrays: leave the missing values out, or give them a value (`0 if v is None else v`)."
         if kind == "NoneType"
         else f"Take the numbers out of it first: `list({name}.values())` of a dict, `{name}.to_numpy()` of a table.",
-    )
-
-
-def _returns_none(source: Source, owner: ast.ClassDef) -> ast.FunctionDef | None:
-    """Return a method of a class that returns None on some path."""
-    methods = [node for node in owner.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("__")]
-    return next(
-        (
-            method_
-            for method_ in methods
-            for node in own_nodes(method_)
-            if isinstance(node, ast.Return)
-            and (node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None))
-        ),
-        None,
     )
 
 
@@ -655,16 +688,133 @@ def cannot_be_pickled(fact: Fact, failure: Failure) -> Explanation | None:
     )
 
 
-@explains("main_guard")
+@explains("main_guard", "worker_exit")
 def no_main_guard(fact: Fact, failure: Failure) -> Explanation | None:
     """A script that starts processes at import."""
     frame = next((f for f in failure.own_frames if f.function == "<module>"), failure.frame)
-    where = f"`{frame.code}` ({frame.place})" if frame and frame.code else "A line at the top level of the script"
+    source = failure.source(frame)
+    spawns = [
+        (s, n)
+        for s in failure.all_sources()
+        for n in s.nodes
+        if isinstance(n, ast.Constant) and n.value in ("spawn", "forkserver")
+    ]
+    if failure.cells or frame is None or (fact.kind == "worker_exit" and not (spawns and source is not None)):
+        return None
+    if source is not None and any(
+        isinstance(n, ast.If) and "__name__" in source.code(n.test) for n in source.tree.body
+    ):
+        return None
+    how = f" (`{spawns[0][0].line(spawns[0][1].lineno).strip()}`, {spawns[0][0].place(spawns[0][1])})" if spawns else ""
+    where = f"`{frame.code}` ({frame.place})" if frame.code else "A line"
     return Explanation(
-        f"{where} starts worker processes when the script is imported. With the spawn start method each worker "
-        "imports the script again, and would start workers itself.",
-        'Put what the script does under `if __name__ == "__main__":` (best: `main()`), and keep functions and '
-        "classes above it.",
+        f"{where} starts worker processes at the top level of the script. With the spawn start method{how} each worker "
+        "imports the script again, reaches the same line and would start workers itself, so it ends at once.",
+        'Put what the script does into a function and call it under `if __name__ == "__main__":` (`main()`); functions '
+        "and classes stay above it. Without the guard only `num_workers=0`, or the start method fork on Linux, works.",
+    )
+
+
+@explains("closed")
+def used_after_its_with_block(fact: Fact, failure: Failure) -> Explanation | None:
+    """A file or archive that is kept beyond the `with` block that closes it."""
+    frame = failure.frame
+    place = failing_expression(failure, frame, ast.Subscript, ast.Call, ast.For, ast.Attribute, ast.comprehension)
+    if place is None or frame is None:
+        return None
+    source = place[0]
+    statement = source.statement_at(frame.line) if failure.source(frame) is source else None
+    code = frame.expression or frame.code
+    names = {dotted(n) for n in ast.walk(statement or source.tree) if isinstance(n, ast.Name | ast.Attribute)}
+    for other in failure.all_sources():
+        for block in (n for n in other.nodes if isinstance(n, ast.With)):
+            for item in (i for i in block.items if isinstance(i.optional_vars, ast.Name)):
+                variable = str(getattr(item.optional_vars, "id", ""))
+                assigned = [n for n in ast.walk(block) if isinstance(n, ast.Assign) and _keeps(n.value, variable)]
+                targets = [(dotted(n.targets[0]), n) for n in assigned if dotted(n.targets[0]) in names]
+                if variable in names and other is source and frame.line > (block.end_lineno or 0):
+                    targets.append((variable, None))  # type: ignore[arg-type]
+                if not targets or (other is source and block.lineno <= frame.line <= (block.end_lineno or 0)):
+                    continue
+                name, node = targets[0]
+                opened = other.code(item.context_expr)
+                stored = f" `{other.code(node)}` ({other.place(node)}) keeps it, but" if node is not None else ""
+                return Explanation(
+                    f"`{code}` ({frame.place}) reads from `{name}`, which is closed:{stored} `with {opened}` "
+                    f"({other.place(block)}) closes it at the end of its block, so only what was read inside is left.",
+                    f"Read what is needed inside of the block, as an array or a list "
+                    f"(`{_inside(place[1], variable)}`), or open it without `with` and keep it open: `{name} = "
+                    f"{opened}` (with data workers: in `__getitem__`, at the first access).",
+                )
+    return None
+
+
+def _inside(node: ast.AST, variable: str) -> str:
+    """Return the line that reads a part of an open file for later."""
+    key = constant(node.slice) if isinstance(node, ast.Subscript) else None
+    named = isinstance(key, str) and key.isidentifier()
+    return f"self.{key} = {variable}[{key!r}][:]" if named else f"data = list({variable})"
+
+
+def _keeps(value: ast.expr, name: str) -> bool:
+    """Whether an expression is a file itself, or an iterator or view that reads from it later."""
+    if isinstance(value, ast.Call) and last_name(value.func) in (
+        "reader",
+        "DictReader",
+        "map",
+        "filter",
+        "iter",
+        "enumerate",
+    ):
+        return any(dotted(n) == name for n in value.args)
+    if isinstance(value, ast.GeneratorExp):
+        return dotted(value.generators[0].iter) == name
+    return dotted(value) == name
+
+
+@explains("invalid_box")
+def box_without_area(fact: Fact, failure: Failure) -> Explanation | None:
+    """Boxes of a detector that are not two corners: width and height in their place, or corners in another order."""
+    numbers = [float(part) for part in str(fact.box).split(",")]
+    target = next(
+        (
+            (s, k, v)
+            for s in failure.all_sources()
+            for n in s.nodes
+            if isinstance(n, ast.Dict)
+            for k, v in zip(n.keys, n.values, strict=True)
+            if constant(k) == "boxes"
+        ),
+        None,
+    )
+    x1, y1, x2, y2 = numbers
+    where_from = (
+        f" They come from `{target[0].code(target[2])}` ({target[0].place(target[2])})." if target is not None else ""
+    )
+    text = (
+        f"The detector takes a box as two corners, `[x1, y1, x2, y2]` with x2 > x1 and y2 > y1. A box of target "
+        f"{fact.position} of the batch is, after the model's resizing, ({', '.join(f'{n:.0f}' for n in numbers)}): "
+    )
+    if (x2 == x1 or y2 == y1) and x2 >= x1 and y2 >= y1:
+        return Explanation(
+            f"{text}it has no {'width' if x2 == x1 else 'height'}.{where_from}",
+            "Leave out boxes without area when the target is made (with their labels), or correct the annotation.",
+        )
+    after = (
+        f"box_convert({target[0].code(target[2])}, 'xywh', 'xyxy')"
+        if target is not None
+        else "box_convert(boxes, 'xywh', 'xyxy')"
+    )
+    edit = changed(target[0], target[2], f"torchvision.ops.{after}") if target is not None else None
+    words = [f"`{w}`" for w in ("bbox", "COCO", "xywh", "[x, y, w, h]") if target is not None and w in target[0].text]
+    sign = f" The program names {listed(words)}, and a COCO box has that form." if words else ""
+    return Explanation(
+        f"{text}the second corner lies before the first. Boxes of the form [x, y, width, height] (COCO) that are read "
+        f"as corners give exactly this.{sign}{where_from}",
+        f"Convert them: `torchvision.ops.{after}` (x2 = x + width, y2 = y + height; `import torchvision`). If they are "
+        "corners already, their order is wrong: sort each pair. Removing such boxes would hide that the others are "
+        "wrong, too.",
+        edit,
     )
 
 
@@ -753,7 +903,7 @@ def _batches(loader: Value | None) -> int | None:
     return int(length // size) if loader is not None and loader.drop_last else int(-(-length // size))
 
 
-@explains("used_up")
+@explains("used_up", general=True)
 def iterator_at_its_end(fact: Fact, failure: Failure) -> Explanation | None:
     """`next()` on an iterator that has given everything."""
     frame = failure.frame

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
-from collections.abc import Sequence
+from dataclasses import replace
 
 from ocrlab.debug.diagnosis.explanations.batch_shapes import (
     batch_rest,
@@ -12,8 +13,11 @@ from ocrlab.debug.diagnosis.explanations.batch_shapes import (
 from ocrlab.debug.diagnosis.explanations.explanation import (
     Edit,
     Explanation,
+    changed,
     count,
     explains,
+    in_parentheses,
+    listed,
     replaced,
     sizes,
     times,
@@ -24,6 +28,8 @@ from ocrlab.debug.diagnosis.explanations.layer_shapes import (
     setting,
 )
 from ocrlab.debug.diagnosis.explanations.layers import (
+    REDUCTIONS,
+    known_shape,
     operand_texts,
     source_code,
 )
@@ -33,8 +39,9 @@ from ocrlab.debug.diagnosis.explanations.origins import (
     failing_expression,
     origin,
     own_statement_nodes,
+    returned,
 )
-from ocrlab.debug.diagnosis.explanations.source import Source, constant, dotted
+from ocrlab.debug.diagnosis.explanations.source import Source, constant, dotted, last_name
 
 # Layers of which one can make a map smaller or larger.
 HALVING: tuple[str, ...] = (
@@ -137,6 +144,10 @@ def wrong_broadcast(fact: Fact, failure: Failure) -> Explanation | None:
         (name, value.shape) for name in names if (value := failure.value(name)) is not None and value.shape is not None
     ]
     batch = batch_rest(failure, fact.first, fact.second)
+    for first, second in _axis_pairs(failure, place, names):
+        missing = _missing_axes(first, second, place, failure)
+        if missing is not None and not batch:
+            return missing
     if len(shapes) >= 2:
         (a, left), (b, right) = shapes[:2]
         text = f"`{source_code(place)}` combines `{a}` {sizes(left)} with `{b}` {sizes(right)}"
@@ -154,9 +165,6 @@ def wrong_broadcast(fact: Fact, failure: Failure) -> Explanation | None:
     elif fact.first is not None and batch:
         return batch
     elif fact.first is not None and place is not None and len(names) >= 2 and failure.frame is not None:
-        channels = _value_for_each_channel(fact, names, shapes)
-        if channels is not None:
-            return channels
         shown = "".join(f" `{name}` is {sizes(shape)}." for name, shape in shapes)
         text = (
             f"`{source_code(place)}` ({failure.frame.place}) combines `{names[0]}` with `{names[1]}`, which have "
@@ -178,16 +186,9 @@ def wrong_broadcast(fact: Fact, failure: Failure) -> Explanation | None:
         return Explanation(f"{text} {batch.text}", batch.fix, batch.edit)
     if len(left) == len(right) == 2 and left == right[::-1]:
         return Explanation(f"{text} One of the two is transposed.", f"Transpose it: `{b}.T`.")
-    if len(left) == 2 and len(right) == 1 and left[0] == right[0]:
-        return Explanation(
-            f"{text} `{b}` has one value for each row of `{a}`.",
-            f"Give it a second axis: `{b}.unsqueeze(1)` (numpy: `{b}[:, None]`).",
-        )
-    if len(right) == 2 and len(left) == 1 and right[0] == left[0]:
-        return Explanation(
-            f"{text} `{a}` has one value for each row of `{b}`.",
-            f"Give it a second axis: `{a}.unsqueeze(1)` (numpy: `{a}[:, None]`).",
-        )
+    missing = _missing_axes((a, left), (b, right), place, failure)
+    if missing is not None:
+        return missing
     if len(left) == len(right) == 4 and left[:2] == right[:2] and place is not None and isinstance(place[1], ast.Call):
         return Explanation(
             f"`{a}` is {sizes(left)} and `{b}` {sizes(right)}: both are maps of {left[1]} channels, but {left[2]} x "
@@ -212,23 +213,80 @@ def wrong_broadcast(fact: Fact, failure: Failure) -> Explanation | None:
     )
 
 
-def _value_for_each_channel(
-    fact: Fact, names: list[str], shapes: Sequence[tuple[str, tuple[int, ...] | list[int]]]
+def _axis_pairs(
+    failure: Failure, place: tuple[Source, ast.AST] | None, names: list[str]
+) -> list[tuple[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...]]]]:
+    """Return the operands of the failing operation in pairs, with their shapes as far as these are known."""
+    nodes = [n for n in ast.walk(place[1]) if isinstance(n, ast.expr)] if place else []
+    shapes_by_name = {}
+    for name in names:
+        node = next((n for n in nodes if place and place[0].code(n) == name), None)
+        shape = known_shape(failure, place[0], node, failure.frame) if place else None
+        if shape is not None:
+            shapes_by_name[name] = shape
+    return list(itertools.combinations(shapes_by_name.items(), 2))
+
+
+def _missing_axes(
+    first: tuple[str, tuple[int, ...] | list[int]],
+    second: tuple[str, tuple[int, ...] | list[int]],
+    place: tuple[Source, ast.AST] | None,
+    failure: Failure,
 ) -> Explanation | None:
-    """A map (B, C, H, W) and one value for each sample and channel, whose last axis meets the width."""
-    if len(shapes) != 1 or len(shapes[0][1]) < 3 or fact.axis != len(shapes[0][1]) - 1:
+    """Explain an operand that lacks axes: its own axes fit axes of the other one, but not the last ones."""
+    (small, few), (large, many) = sorted((first, second), key=lambda operand: len(operand[1]))
+    if len(few) == len(many) or not few or any(n == 1 for n in few):
         return None
-    name, shape = shapes[0]
-    other = next((text for text in names[:2] if text != name), "")
-    size = fact.second if fact.first == shape[-1] else fact.first
-    if not other or size != shape[1]:
+    unequal = [k for k, (x, y) in enumerate(zip(reversed(few), reversed(many), strict=False), 1) if x != y != 1]
+    fits = [axes for axes in itertools.combinations(range(len(many)), len(few)) if [many[a] for a in axes] == list(few)]
+    if not fits or not unequal or place is None:
         return None
-    axes = ", None" * (len(shape) - 2)
-    return Explanation(
-        f"`{other}` has {size} values in its last axis, as many as `{name}` {sizes(shape)} has channels. The last axis "
-        f"meets the last one of `{name}`, which is {shape[-1]} long and not the channels.",
-        f"If it is (batch, channels), add the missing axes: `{other}[:, :{axes}]`.",
+    names = {0: "sample", 1: "channel"} if len(many) > 2 else {0: "row", 1: "column"}
+    each = [" and ".join(names.get(axis, f"entry of axis {axis}") for axis in axes) for axes in fits]
+    node = next((n for n in ast.walk(place[1]) if isinstance(n, ast.expr) and place[0].code(n) == small), None)
+    bare = in_parentheses(place[0], node) if node is not None else small
+    code = [f"{bare}[{', '.join(':' if axis in axes else 'None' for axis in range(len(many)))}]" for axes in fits]
+    at, axes = unequal[0], listed([str(axis) for axis in fits[0]])
+    missing = next(axis for axis in range(len(many)) if axis not in fits[0])
+    reading = f"one value for each {each[0]}" if len(few) < 3 else f"axis {missing} is missing"
+    text = (
+        f"`{source_code(place)}` combines `{small}` {sizes(few)} with `{large}` {sizes(many)}. Axes are lined up from "
+        f"the last one, so the {few[-at]} of `{small}` meet the {many[-at]} of axis {len(many) - at} of `{large}`, but "
+        f"they fit {'axes' if len(few) > 1 else 'axis'} {axes}: {reading}."
     )
+    maker = origin(failure, place[0], node, failure.frame) if node is not None else None
+    reduced = maker.node if maker is not None and isinstance(maker.node, ast.Call) else None
+    if (
+        maker is not None
+        and reduced is not None
+        and last_name(reduced.func) in REDUCTIONS
+        and len(few) + 1 == len(many)
+    ):
+        after = f"{maker.code[:-1]}, keepdim=True)"
+        reason = f"`{maker.code}` ({maker.place}) drops the axis over which it reduces."
+        return Explanation(f"{text} {reason}", f"Keep it: `{after}`.", changed(maker.source, reduced, after))
+    if len(fits) > 1:
+        fix = "".join(
+            f"If it has one value for each {what}, write `{new}`. " for what, new in zip(each, code, strict=True)
+        )
+        return Explanation(text.replace(": one value for each", ", for example: one value for each"), fix.strip())
+    fix = f"Add the missing {count(len(many) - len(few), 'axis', 'axes').partition(' ')[2]}: `{code[0]}`" + (
+        f" (as a method: `{bare}.view({', '.join(['-1', *['1'] * (len(many) - 1)])})`)" if fits[0] == (0,) else ""
+    )
+    index = code[0].removeprefix(bare)
+    source, line = failure.source(failure.frame), failure.frame.line if failure.frame else 0
+    change = replaced(source, line, small, code[0])
+    statement = source.statement_at(line) if source else None
+    for operation in ast.walk(statement) if source and statement else ():
+        sides = [operation.left, operation.right] if isinstance(operation, ast.BinOp) else []
+        for side, other in zip(sides, sides[::-1], strict=True):
+            assert source is not None
+            same = [known_shape(failure, source, n, failure.frame) for n in (side, other)] == [tuple(few), tuple(many)]
+            text_of = source.code(side)
+            if same and text_of != small and change is not None and change.after.count(text_of) == 1:
+                change = replace(change, after=change.after.replace(text_of, f"{text_of}{index}"))
+                fix += f"; the same for `{text_of}`"
+    return Explanation(text, f"{fix}.", change)
 
 
 def _sized_by(failure: Failure, name: str, numbers: tuple[int, int]) -> str:
@@ -310,12 +368,95 @@ def wrong_subscripts(fact: Fact, failure: Failure) -> Explanation | None:
         f"In `{place[0].code(place[1])}` the letter `{fact.letter}` stands for {fact.first} in one operand and "
         f"{fact.second} in another" + (f" ({' and '.join(shapes)})." if shapes else ".")
     )
+    axes = [value.shape for name in operands if (value := failure.value(name)) is not None and value.shape]
+    inputs, arrow, output = str(equation or "").replace(" ", "").partition("->")
+    letters = inputs.split(",")
+    if not arrow or len(axes) != len(operands) or [len(word) for word in letters] != [len(shape) for shape in axes]:
+        return Explanation(
+            text, "Write under each axis of an operand its letter, and give axes of different sizes different letters."
+        )
+    letters_that_fit = _other_letters(letters, axes, operands, output)
+    if letters_that_fit is not None:
+        after, why = letters_that_fit
+        before = place[0].code(place[1].args[0])
+        written = f"{before[0]}{','.join(after)}->{output}{before[-1]}"
+        fix = f"Write the letters in the order of the axes: `{written}`"
+        maker = _split_axes(failure, place[0], place[1].args[1:], after, letters)
+        edit = changed(place[0], place[1].args[0], written)
+        if maker is not None:
+            text, fix, edit = (
+                f"{text} {maker[0]}",
+                f"{maker[1]}, or write the letters as the axes are: `{written}`",
+                maker[2],
+            )
+        return Explanation(f"{text} {why}", f"{fix}.", edit)
     return Explanation(
         text,
-        "Check the order of the letters against the shapes, or transpose an operand."
-        if equation
-        else "Check the letters against the shapes.",
+        f"Axes that are meant to be equal have to be made equal (`{fact.letter}`: {fact.first} and {fact.second}); "
+        "others need letters of their own.",
     )
+
+
+def _other_letters(
+    letters: list[str], shapes: list[tuple[int, ...]], names: list[str], output: str
+) -> tuple[list[str], str] | None:
+    """Return the nearest letters that fit the shapes, and why: another letter, or two axes in the other order."""
+
+    def fits(words: list[str]) -> bool:
+        size_of: dict[str, int] = {}
+        pairs = [pair for word, shape in zip(words, shapes, strict=True) for pair in zip(word, shape, strict=True)]
+        return all(size_of.setdefault(letter, size) == size for letter, size in pairs) and set(output) <= set(size_of)
+
+    def alone(words: list[str]) -> int:  # letters that one operand is summed over, without a counterpart
+        return sum("".join(words).count(letter) == 1 and letter not in output for letter in set("".join(words)))
+
+    candidates: list[tuple[list[str], str]] = []
+    for at, word in enumerate(letters):
+        for axis, letter in enumerate(word):
+            for other in dict.fromkeys("".join(letters)):
+                after = [*letters]
+                after[at] = f"{word[:axis]}{other}{word[axis + 1 :]}"
+                why = (
+                    f"Axis {axis} of `{names[at]}` has {shapes[at][axis]} entries, as many as `{other}`, so it should "
+                    f"be labelled `{other}` and not `{letter}`: `{after[at]}`."
+                )
+                candidates += [(after, why)] if other not in word else []
+    every = range(len(letters))
+    for chosen in [*([at] for at in every), list(every)]:
+        for first, second in itertools.combinations(range(min(len(letters[at]) for at in chosen)), 2):
+            after = [_swapped(word, first, second) if at in chosen else word for at, word in enumerate(letters)]
+            which = " and ".join(f"`{names[at]}`" for at in chosen)
+            candidates.append((after, f"The sizes fit if axes {first} and {second} of {which} change places."))
+    return min((option for option in candidates if fits(option[0])), key=lambda option: alone(option[0]), default=None)
+
+
+def _swapped(word: str, first: int, second: int) -> str:
+    letters = list(word)
+    letters[first], letters[second] = letters[second], letters[first]
+    return "".join(letters)
+
+
+def _split_axes(
+    failure: Failure, source: Source, nodes: list[ast.expr], after: list[str], before: list[str]
+) -> tuple[str, str, Edit | None] | None:
+    """Say which function of the program reshaped all operands so that two axes stand in another order."""
+    makers = [returned(failure, origin(failure, source, node, failure.frame)) for node in nodes]
+    if len({maker.place for maker in makers}) != 1 or after == before:
+        return None
+    where, call = makers[0].source, makers[0].node
+    moved = [axis for axis in range(len(before[0])) if after[0][axis] != before[0][axis]]
+    if not isinstance(call, ast.Call) or last_name(call.func) not in ("view", "reshape") or len(moved) != 2:
+        return None
+    if len(call.args) != len(before[0]):
+        return None
+    first, second = moved
+    parts = [where.code(part) for part in call.args]
+    text = (
+        f"`{where.code(call)}` ({where.place(call)}) makes them, so `{parts[second]}` stands in axis {second}, but the "
+        f"letters have `{before[0][first]}` in axis {first}."
+    )
+    fixed = f"{where.code(call)}.transpose({first}, {second})"
+    return text, f"Move it: `{fixed}` ({where.place(call)})", changed(where, call, fixed)
 
 
 @explains("view")

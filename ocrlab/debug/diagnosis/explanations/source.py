@@ -198,6 +198,11 @@ def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
             todo += ast.iter_child_nodes(node)
 
 
+def returns(function: ast.AST) -> list[ast.Return]:
+    """Return the `return` statements of a function that have a value."""
+    return [node for node in own_nodes(function) if isinstance(node, ast.Return) and node.value is not None]
+
+
 def dotted(node: ast.AST | None) -> str:
     """Return `a.b.c` of a name or attribute; empty for anything else."""
     if isinstance(node, ast.Name):
@@ -206,6 +211,13 @@ def dotted(node: ast.AST | None) -> str:
         base = dotted(node.value)
         return f"{base}.{node.attr}" if base else ""
     return ""
+
+
+def root(node: ast.AST | None) -> str:
+    """Return `a` of `a`, `a.b.c`, `a[0].b` and `a.f(x).b`; empty for anything else."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call | ast.Starred):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def last_name(node: ast.AST | None) -> str:

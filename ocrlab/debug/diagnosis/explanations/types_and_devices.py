@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ocrlab.debug.diagnosis.explanations.explanation import Explanation, explains, replaced, sizes
+from ocrlab.debug.diagnosis.explanations.explanation import Explanation, changed, explains, replaced, sizes
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame, Value
 from ocrlab.debug.diagnosis.explanations.labels import loss_tensors
 from ocrlab.debug.diagnosis.explanations.layers import failing_layer
@@ -46,6 +46,12 @@ LOSS_KERNELS = (
     "nll_loss_out_frame",
 )
 FACTORIES = {"zeros", "ones", "empty", "full", "rand", "randn", "linspace", "Tensor", "FloatTensor"}
+
+
+FLOAT_LOSSES = (
+    *("binary_cross_entropy_with_logits", "binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss"),
+    *("huber_loss", "kl_div", "poisson_nll_loss", "soft_margin_loss", "multilabel_soft_margin_loss"),
+)
 
 
 def type_name(text: object) -> str:
@@ -318,6 +324,28 @@ def list_to_from_numpy(fact: Fact, failure: Failure) -> Explanation | None:
     )
 
 
+@explains("several_indices", "array_index")
+def list_by_several_indices(fact: Fact, failure: Failure) -> Explanation | None:
+    """A list that is indexed by a tensor, an array or a list of indices."""
+    place = failing_expression(failure, failure.frame, ast.Subscript)
+    if place is None or failure.frame is None or not isinstance(place[1], ast.Subscript):
+        return None
+    items, index, code = place[0].code(place[1].value), place[0].code(place[1].slice), place[0].code(place[1])
+    value, picks = failure.value(items), failure.value(index)
+    number = (picks.shape[0] if picks.shape else picks.length) if picks is not None else None
+    if value is None or value.type not in ("list", "tuple") or picks is None or number is None:
+        return None
+    kind = {"tensor": "a tensor", "array": "an array"}.get(picks.kind, f"a {picks.type}")
+    after = f"[{items}[i] for i in {index}{'.tolist()' if picks.kind in ('tensor', 'array') else ''}]"
+    return Explanation(
+        f"`{items}` is a {value.type}, and `{code}` ({failure.frame.place}) picks entries of it by `{index}`, {kind} "
+        f"of {number} indices. Only tensors and arrays can be indexed so; a {value.type} takes one whole number.",
+        f"Pick the entries one by one: `{after}`; an array of the entries (`np.array({items}, dtype=object)`) takes "
+        "several indices at once.",
+        replaced(place[0], place[1].lineno, code, after),
+    )
+
+
 @explains("array_index")
 def index_of_no_number(fact: Fact, failure: Failure) -> Explanation | None:
     """A list or an array that is indexed by a text or a float, mostly since it should have been a table or a dict."""
@@ -389,6 +417,20 @@ def index_of_another_type(fact: Fact, failure: Failure) -> Explanation | None:
 def types_differ(fact: Fact, failure: Failure) -> Explanation | None:
     """Two operands of different types."""
     expected, actual = type_name(fact.expected), type_name(fact.actual)
+    mixed_loss = next((name for name in FLOAT_LOSSES if failure.in_library(name)), None)
+    if mixed_loss and "int64" in (expected, actual):
+        name = _second_argument(failure)
+        bare = name.strip("`") if name.startswith("`") else "target"
+        maker = _maker(failure, bare)
+        origin_text = f" It is made by `{maker.code}` ({maker.place})." if maker else ""
+        dtype_node = argument(maker.node, -1, "dtype") if maker and isinstance(maker.node, ast.Call) else None
+        return Explanation(
+            f"{name} is int64, whole numbers, but `{mixed_loss}` takes targets of the type of the model's output, "
+            f"{actual if expected == 'int64' else expected}.{origin_text}",
+            f"Convert it: `{bare}.float()`"
+            + (", or make it so: `dtype=torch.float32`." if dtype_node is not None else "."),
+            changed(maker.source, dtype_node, "torch.float32") if maker and dtype_node is not None else None,
+        )
     output, target = loss_tensors(failure)
     if "backward" in (failure.frame.code if failure.frame else "") and "Found dtype" in failure.message:
         return Explanation(
@@ -438,7 +480,11 @@ def types_differ(fact: Fact, failure: Failure) -> Explanation | None:
         (value for _, value in tensors(failure) if value.dtype == expected and expected in ("float64", "uint8")), None
     )
     double = "float64" in (expected, actual)
-    culprit = wrong.name if wrong is not None else operands[0] if operands else ""
+    whole = next((n for n in (expected, actual) if n.startswith(("int", "uint", "bool"))), None)
+    if whole and "float" in expected + actual:  # the floating-point side is right
+        wrong = next((value for _, value in tensors(failure) if value.dtype == whole), None)
+        expected, actual = (actual if whole == expected else expected), whole
+    culprit = wrong.name if wrong is not None else operands[0] if len(operands) == 1 else ""
     subject = f"`{layer}`" if layer else f"`{place[0].code(place[1])}`" if place else "The operation"
     dtype = "float64" if double else actual
     text = (
@@ -485,7 +531,8 @@ def types_differ(fact: Fact, failure: Failure) -> Explanation | None:
             f"{text} One side was converted to half precision, the other was not.",
             "Convert both or none: run the forward pass under `torch.autocast`, and do not call `.half()` yourself.",
         )
-    return Explanation(text, f"Convert it: `{culprit or 'x'}.{METHODS.get(expected, 'float()')}`.")
+    what = "it" if culprit else f"the {actual} side"
+    return Explanation(text, f"Convert {what}: `{culprit or 'x'}.{METHODS.get(expected, 'float()')}`.")
 
 
 def _second_argument(failure: Failure) -> str:

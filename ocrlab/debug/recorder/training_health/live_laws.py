@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data.distributed import DistributedSampler
@@ -204,6 +205,12 @@ class LiveLaws:
                     f"{name} follows {other_name} the wrong way: in {steps} steps it moved away from it (cosine"
                     f" {cosine:.2f} between both ways). An average is decay * average + (1 - decay) * weights"
                 )
+            if followed and (norms := _stale_norms(part, other)):
+                yield (
+                    f"{name} follows the weights of {other_name}, and its BatchNorm statistics ({norms}) are still"
+                    f" those of the start: {name} is wrong in eval mode. Copy the buffers too"
+                    " (AveragedModel(..., use_buffers=True), or update_bn at the end)"
+                )
             if still and moved and wanted:
                 yield (
                     f"{name} has the layers of {other_name} and was never updated in {steps} steps, while"
@@ -218,6 +225,19 @@ class LiveLaws:
             pairs = zip(self.begun[id(module)], module.parameters(), strict=True)
             ways.append(torch.cat([(p.detach().float() - old.float()).flatten() for old, p in pairs]))
         return float(functional.cosine_similarity(ways[0], ways[1], dim=0))
+
+
+def _stale_norms(part: nn.Module, other: nn.Module) -> str:
+    """Return a BatchNorm layer of `part` that has seen no batch, while that of `other` has; '' for none."""
+    for (name, own), source in zip(part.named_modules(), other.modules(), strict=False):
+        if not isinstance(own, _BatchNorm) or not isinstance(source, _BatchNorm):
+            continue
+        mean, spread, count = own.running_mean, own.running_var, source.num_batches_tracked
+        if mean is None or spread is None or count is None or not int(count):
+            continue
+        if not bool(mean.any()) and bool(spread.eq(1).all()):
+            return name
+    return ""
 
 
 def _wrong_period(scheduler: Any, steps: int) -> Iterator[str]:

@@ -50,6 +50,10 @@ CLOSELY, SOME = 64, 255  # so many first batches are compared with the one befor
 compiling = torch.compiler.is_dynamo_compiling
 
 
+# A gradient that reaches a parameter: whether there was one, whether this one is other than 0, steps before it.
+Arrival = tuple[list[Tensor], list[Tensor], int]
+
+
 @dataclass
 class TrainingMonitor:
     """What is noted of one training, until `stop`; an error of its own ends it, and is passed to `on_error`."""
@@ -68,7 +72,7 @@ class TrainingMonitor:
         self.moving = any(isinstance(part, rules.MODES) for part in self.model.modules())
         self.looking = self.validating = False
         self.before: dict[str, tuple[Tensor, Tensor]] = {}
-        self.probes: dict[int, tuple[Any, list[tuple[list[Tensor], list[Tensor]]]]] = {}  # by optimiser: hook, arrivals
+        self.probes: dict[int, tuple[Any, list[Arrival]]] = {}  # by optimiser: its hook, the gradients that arrived
         whole = self.model if self.network is None else self.network
         self.models = [*whole] if isinstance(whole, nn.ModuleList) else [whole]  # members of a list are called
         self.averages = {n: sums for n, part in self.extra.items() if (sums := self._averaged(part)) is not None}
@@ -310,12 +314,12 @@ class TrainingMonitor:
         readable = {name: p for name, p in self.named.items() if is_readable(p)}
         return dict(zip(readable, bit_sums(list(readable.values())), strict=True))
 
-    def _count_arrivals(self, optimizer: Any, arrivals: list[tuple[list[Tensor], list[Tensor]]]) -> None:
+    def _count_arrivals(self, optimizer: Any, arrivals: list[Arrival]) -> None:
         """Count what a probe saw until this step: gradients of the step before, and gradients that were set to 0."""
-        stats, figures = self.stats, [figure for pair in arrivals for part in pair for figure in part]
+        stats, figures = self.stats, [figure for old, came, _ in arrivals for figure in (*old, *came)]
         if not figures:
             return
-        here = any(bool(figure) for _, came in arrivals for figure in came if not arrives_later(figure))
+        here = any(bool(figure) for _, came, _ in arrivals for figure in came if not arrives_later(figure))
         if (here or any(map(arrives_later, figures))) and not capturing():
             grads = [p.grad for g in optimizer.param_groups for p in g["params"] if can_read_gradient(p.grad)]
         else:
@@ -323,12 +327,17 @@ class TrainingMonitor:
 
         def use(tensors: list[Tensor]) -> None:
             values, nonzero = [bool(t) for t in tensors], list[tuple[bool, bool]]()
-            for old, came in arrivals:
+            for old, came, _ in arrivals:
                 nonzero.append((any(values[: len(old)]), any(values[len(old) : len(old) + len(came)])))
                 values = values[len(old) + len(came) :]
             is_stale = all(old for old, _ in nonzero)
             stats.stale += is_stale
             stats.fresh += not is_stale
+            moments = [steps for _, _, steps in arrivals]
+            pairs = zip(moments, moments[1:], nonzero, nonzero[1:], strict=False)
+            added = [old for a, b, (_, came), (old, _) in pairs if a == b and came]  # by the next backward of a step
+            stats.several += bool(added)
+            stats.cleared += bool(added) and not all(added)
             stats.zeroed += bool(grads) and any(came for _, came in nonzero) and not any(values)
 
         self.transfer.send([*figures, *(any_nonzero(grads) if grads else [])], use)
@@ -371,12 +380,12 @@ class TrainingMonitor:
         p = next((p for p in mine if p.requires_grad and p.is_leaf and p.grad is not None), None)
         if p is None or id(optimizer) in self.probes:
             return
-        arrivals: list[tuple[list[Tensor], list[Tensor]]] = []  # whether there was a gradient before, and what came
+        arrivals: list[Arrival] = []
 
         def arrives(gradient: Tensor) -> None:
             if not capturing() and can_read_gradient(gradient):
                 old = any_nonzero([p.grad]) if can_read_gradient(p.grad) and p.grad is not None else []
-                arrivals.append((old, any_nonzero([gradient])))
+                arrivals.append((old, any_nonzero([gradient]), self.stats.steps))
 
         self.probes[id(optimizer)] = (p.register_hook(arrives), arrivals)
 

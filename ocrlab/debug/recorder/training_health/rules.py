@@ -69,6 +69,8 @@ class TrainingStats:
     before_lost: float = math.nan  # the loss before that one
     stale: int = 0  # looks in which backward added to the gradients of the step before
     fresh: int = 0
+    several: int = 0  # looks in which a step had several backward passes
+    cleared: int = 0  # those in which the gradient of one was set to 0 before the next
     validated_training: int = 0
     first_losses: list[float] = field(default_factory=list)
     last_losses: deque[float] = field(default_factory=lambda: deque(maxlen=8))
@@ -131,6 +133,12 @@ def _steps(stats: TrainingStats, model: nn.Module) -> Iterator[str]:
         yield (
             f"gradients are never set to zero: in {stats.stale} of {stats.stale} inspected steps backward added to "
             f"those of the step before{grew}. Call optimizer.zero_grad() after each step"
+        )
+    if stats.cleared >= 2 and stats.cleared == stats.several:
+        yield (
+            f"zero_grad() is called between two backward passes of one step, in all {stats.cleared} inspected steps:"
+            " the gradients of the first are thrown away and nothing is learned from its part of the loss. Call it"
+            " once, before the first backward"
         )
     if stats.zeroed >= 2 and stats.zeroed == stats.stale + stats.fresh:
         yield (
@@ -279,7 +287,8 @@ def _data(stats: TrainingStats) -> Iterator[str]:
     if stats.looks >= ENOUGH and stats.alike == stats.looks:
         yield (
             f"all {stats.rows} samples of a batch were the same, in all {stats.looks} inspected steps. Look at"
-            " __getitem__: does it use its index?"
+            " __getitem__: does it use its index? A buffer of observations needs copies (observation.copy()) of an"
+            " array that changes in place"
         )
     yield from _of_checks(stats, "weight reset", "coverage", *([] if stats.alike else ["answers"]), "scales")
     values = stats.constant

@@ -196,6 +196,99 @@ LIBRARY_PROGRAMS: dict[str, tuple[str, list[str]]] = {
 }
 
 # The same message with another cause: words that must not be in the explanation.
+LIBRARY_PROGRAMS |= {
+    "state_of_another_batch_axis": (
+        "rnn = nn.GRU(8, 20)\nrnn(torch.randn(5, 11, 8), torch.zeros(1, 5, 20))\n",
+        ["5 time steps of a batch of 11", "nn.GRU(8, 20, batch_first=True)"],
+    ),
+    "mask_without_heads": (
+        "layer = nn.TransformerEncoderLayer(32, 4, batch_first=True)\nm = torch.zeros(6, 15, 15, dtype=torch.bool)\n"
+        "layer(torch.randn(6, 15, 32), src_mask=m)\n",
+        ["6 samples x 4 heads = 24", "m.repeat_interleave(4, dim=0)"],
+    ),
+    "padding_as_a_mask_of_scores": (
+        "att, x = nn.MultiheadAttention(32, 4, batch_first=True), torch.randn(6, 15, 32)\n"
+        "pad = torch.zeros(6, 15, dtype=torch.bool)\natt(x, x, x, attn_mask=pad)\n",
+        ["`pad`", "key_padding_mask=pad"],
+    ),
+    "mask_without_an_axis": (
+        "scores, keep = torch.randn(4, 8, 12, 12), torch.ones(4, 12, 12) > 0\nscores.masked_fill(~keep, -1e9)\n",
+        ["axis 1 is missing", "(~keep)[:, None, :, :]"],
+    ),
+    "joined_features": (
+        "class Fusion(nn.Module):\n    def __init__(self, d_img=40, d_txt=24):\n        super().__init__()\n"
+        "        self.txt = nn.Embedding(100, d_txt)\n        self.fuse = nn.Linear(d_img, 16)\n"
+        "    def forward(self, img, word):\n        both = torch.cat([img, self.txt(word)], -1)\n"
+        "        return self.fuse(both)\nFusion()(torch.randn(6, 40), torch.randint(0, 100, (6,)))\n",
+        ["`self.txt(word)`", "adds 24 features that `d_img` = 40 leaves out", "nn.Linear(d_img + d_txt, 16)"],
+    ),
+    "head_of_the_size_of_another_layer": (
+        "from torchvision import models\nm = models.resnet18(weights=None)\n"
+        "m.fc = nn.Linear(m.layer4[0].conv1.in_channels, 3)\nm(torch.rand(2, 3, 64, 64))\n",
+        ["another layer than the one that is replaced, `m.fc`", "`m.fc.in_features`, which is 512"],
+    ),
+    "hook_that_returns": (
+        "def keep(module, inputs, output):\n    return output.shape\n"
+        "enc = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())\nenc[0].register_forward_hook(keep)\n"
+        "enc(torch.rand(1, 1, 9, 9))\n",
+        ["`keep`", "`output.shape`", "replaces the output", "no `return`"],
+    ),
+    "letters_of_a_transposed_weight": (
+        'x, w = torch.randn(5, 7, 12), torch.randn(9, 12)\ntorch.einsum("bnd,de->bne", x, w)\n',
+        ["axes 0 and 1 of `w`", '"bnd,ed->bne"'],
+    ),
+    "letter_of_another_axis": (
+        'a, v = torch.rand(2, 3, 5), torch.rand(2, 5, 4)\ntorch.einsum("bqk,bqd->bqd", a, v)\n',
+        ["Axis 1 of `v`", "labelled `k` and not `q`", '"bqk,bkd->bqd"'],
+    ),
+    "reduction_without_keepdim": (
+        "x = torch.randn(10, 4)\nx - x.mean(dim=1)\n",
+        ["`x.mean(dim=1)`", "one value for each row", "x.mean(dim=1, keepdim=True)"],
+    ),
+    "factor_for_each_sample": (
+        "s, n, x, t = torch.rand(50), torch.rand(50), torch.rand(4, 3, 8, 8), torch.tensor([1, 2, 3, 4])\n"
+        "y = s[t] * x + n[t] * x\n",
+        ["`s[t]` (4,)", "each sample", "s[t][:, None, None, None] * x + n[t][:, None, None, None] * x"],
+    ),
+    "batch_before_time_in_ctc": (
+        "logits, steps = torch.randn(4, 30, 11).log_softmax(-1), torch.full((4,), 30)\n"
+        "F.ctc_loss(logits, torch.ones(4, 5).long(), steps, torch.full((4,), 5))\n",
+        ["(time, batch, classes)", "logits.transpose(0, 1)"],
+    ),
+    "list_by_an_array": (
+        'names, order = ["a", "b", "c"], np.argsort([3, 1, 2])\nprint(names[order])\n',
+        ["`names` is a list", "an array of 3 indices", "[names[i] for i in order.tolist()]"],
+    ),
+    "raw_ids_as_classes": (
+        "zips = torch.tensor([9021000000, 1000100000] * 2000)\nF.one_hot(zips)\n",
+        ["9,021,000,001", "raw ids", "pd.factorize(zips)"],
+    ),
+    "whole_numbers_in_a_float_loss": (
+        "y = torch.randint(0, 2, (8, 1))\nnn.BCEWithLogitsLoss()(nn.Linear(4, 1)(torch.rand(8, 4)), y)\n",
+        ["`y` is int64", "y.float()"],
+    ),
+    "labels_that_are_ids": (
+        "ids = torch.tensor([3, 17, 42])\nF.cross_entropy(nn.Linear(5, 3)(torch.rand(3, 5)), ids)\n",
+        ["ids with gaps", "return_inverse=True"],
+    ),
+    "channels_for_a_shuffle": (
+        "class Up(nn.Module):\n    def __init__(self, r=3, out=1):\n        super().__init__()\n"
+        "        self.conv = nn.Conv2d(8, out * r, 3)\n        self.ps = nn.PixelShuffle(r)\n"
+        "    def forward(self, x):\n        return self.ps(self.conv(x))\nUp()(torch.rand(1, 8, 6, 6))\n",
+        ["`out * r ** 2` = 9"],
+    ),
+    "context_that_grows": (
+        "size = 4\npos = nn.Embedding(size, 8)\ndef model(t):\n    return pos(torch.arange(t.shape[1]))\n"
+        "seq = torch.zeros(1, 1)\nwhile True:\n    out = model(seq)\n    seq = torch.cat([seq, out[None, :1, 0]], 1)\n",
+        ["`seq` longer in each pass", "seq[:, -size:]"],
+    ),
+    "image_of_another_size": (
+        "critic = nn.Sequential(nn.Conv2d(1, 4, 4, stride=2, padding=1), nn.Conv2d(4, 1, kernel_size=14))\n"
+        "images = torch.rand(6, 1, 32, 32)\nscores = critic(images).flatten()\n"
+        "F.binary_cross_entropy_with_logits(scores, torch.ones(6))\n",
+        ["3 x 3", "28 to 29 pixels", "`images` has 32 x 32"],
+    ),
+}
 LIBRARY_FALSE_FRIENDS: dict[str, tuple[str, list[str]]] = {
     "a_target_of_literals_cuts_no_graph": (
         "net = nn.Linear(2, 2)\nnet.requires_grad_(False)\n"
@@ -207,6 +300,23 @@ LIBRARY_FALSE_FRIENDS: dict[str, tuple[str, list[str]]] = {
         "net.fc = nn.Linear(512, 2)\nwith torch.no_grad():\n    out = net.eval()(torch.rand(1, 3, 32, 32))\n"
         "out.sum().backward()\n",
         ["never uses"],
+    "a_state_of_a_larger_batch": (
+        "rnn = nn.GRU(8, 20, batch_first=True)\nrnn(torch.randn(8, 11, 8), torch.zeros(1, 16, 20))\n",
+        ["batch_first=True`, so", "without `batch_first"],
+    ),
+    "a_hook_that_returns_nothing": (
+        "a, b, log = nn.Linear(5, 6), nn.Linear(5, 2), []\na.register_forward_hook(lambda m, i, o: log.append(o))\n"
+        "h = a(torch.rand(3, 5))\nb(h)\n",
+        ["hook"],
+    ),
+    "a_vector_that_fits_no_axis": ("a, b = torch.rand(6, 20), torch.rand(13)\na * b\n", ["None", "one value for each"]),
+    "a_vector_that_fits_two_axes": (
+        "a, b = torch.rand(3, 3, 8, 8), torch.rand(3)\na * b\n",
+        ["Add the missing"],
+    ),
+    "table_that_is_too_short_outside_of_a_loop": (
+        "pos = nn.Embedding(4, 8)\nfor t in torch.rand(2, 1, 9):\n    pos(torch.arange(t.shape[1]))\n",
+        ["longer in each pass"],
     ),
     "a_class_that_is_called_by_the_program": (
         "from torchvision import transforms\nkinds = [transforms.ToTensor]\ntransforms.ToTensor(3)\n",

@@ -12,6 +12,159 @@ torch.manual_seed(0)
 """
 # name -> (program, words of the explanation or its fix, line of the edit after HEAD or None)
 PROGRAMS: dict[str, tuple[str, list[str]]] = {
+    "a_sample_that_is_too_short": (
+        """
+class Logs(Dataset):
+    def __init__(self):
+        self.names = [f"run{i}.csv" for i in range(8)]
+    def __len__(self):
+        return 8
+    def __getitem__(self, i):
+        row = torch.ones(2 if i == 5 else 9)
+        return row[:9] if len(row) >= 9 else None if i > 99 else self.short(row)
+    def short(self, row):
+        if row.sum() < 3:
+            return None
+        return row
+
+for batch in DataLoader(Logs(), batch_size=3):
+    pass
+""",
+        ["for sample 5", "`names[5]` is 'run5.csv'", "`short`", "collate_fn"],
+    ),
+    "a_file_that_cannot_be_read": (
+        """
+class Frames(Dataset):
+    def __init__(self, folder):
+        self.paths = [str(folder / f"{i}.npy") for i in range(4)]
+        for i, path in enumerate(self.paths):
+            np.save(path, np.ones(3)) if i != 2 else open(path, "w").close()
+    def __len__(self):
+        return 4
+    def __getitem__(self, i):
+        try:
+            return np.load(self.paths[i])
+        except (OSError, EOFError, ValueError):
+            return None
+
+from pathlib import Path
+next(iter(DataLoader(torch.utils.data.Subset(Frames(Path.cwd()), [0, 2]), batch_size=2)))
+""",
+        ["for sample 2", "2.npy', a file of 0 bytes", "`except` for (OSError, EOFError, ValueError)", "np.load"],
+    ),
+    "class_weights_in_a_sampler": (
+        """
+labels = torch.tensor([0] * 90 + [1] * 10)
+share = torch.unique(labels, return_counts=True)[1] / 100
+sampler = torch.utils.data.WeightedRandomSampler(1 / share, len(labels), replacement=False)
+for batch in DataLoader(TensorDataset(torch.randn(100, 3), labels), batch_size=10, sampler=sampler):
+    pass
+""",
+        ["only 2 weights", "100 samples", "[labels]", "replacement=True"],
+    ),
+    "a_sampler_of_the_whole_set_for_a_part": (
+        """
+class Rows(Dataset):
+    def __init__(self, n):
+        self.rows = torch.arange(n)
+    def __len__(self):
+        return len(self.rows)
+    def __getitem__(self, position):
+        return self.rows[position]
+
+chosen = list(range(40, 60))
+loader = DataLoader(Rows(50), sampler=torch.utils.data.SubsetRandomSampler(chosen))
+for row in loader:
+    pass
+""",
+        ["SubsetRandomSampler(chosen)", "only 50 samples, 0 to 49"],
+    ),
+    "an_archive_after_its_with_block": (
+        """
+np.savez("scans.npz", volume=np.ones((4, 3)))
+class Scans(Dataset):
+    def __init__(self, path):
+        with np.load(path) as self_archive:
+            self.stored = self_archive
+    def __len__(self):
+        return 4
+    def __getitem__(self, i):
+        return self.stored["volume"][i]
+
+next(iter(DataLoader(Scans("scans.npz"))))
+""",
+        ["`self.stored`, which is closed", "with np.load(path)", "self.volume = self_archive['volume'][:]"],
+    ),
+    "lines_after_their_with_block": (
+        """
+import csv
+open("train.csv", "w").write("1,2\\n3,4\\n")
+with open("train.csv") as handle:
+    lines = csv.reader(handle)
+values = [float(line[0]) for line in lines]
+""",
+        ["`lines`, which is closed", "`lines = csv.reader(handle)`", 'with open("train.csv")'],
+    ),
+    "a_sign_for_unknown_numbers": (
+        """
+import pandas as pd
+weather = pd.DataFrame({"rain": [0.1, 0.2, 0.3], "wind": ["3.5", "n/a?", "4"]})
+x = torch.tensor(weather.to_numpy())
+""",
+        ["column `wind`", "'n/a?'", "in row 1", "pd.to_numeric"],
+    ),
+    "a_class_that_the_mapping_lacks": (
+        """
+import pandas as pd
+shops = pd.read_csv(__import__("io").StringIO("city,size\\nBonn,3\\nKiel ,2\\nBonn,1\\n"))
+ids = {"bonn": 0, "kiel": 1}
+shops["target"] = shops["city"].str.lower().map(ids)
+y = torch.tensor(shops["target"].astype(int).to_numpy())
+""",
+        ["row 1", "'kiel '", "not a key of `ids`", ".str.strip()"],
+    ),
+    "a_gap_after_a_shift": (
+        """
+import pandas as pd
+sales = pd.DataFrame({"sold": [3, 4, 5]})
+sales["before"] = sales["sold"].shift(1)
+x = sales["before"].astype("int64")
+""",
+        ["`sales['sold'].shift(1)`".replace("'", '"'), "in 1 row, the first is 0", "dropna(subset=['before'])"],
+    ),
+    "parameters_counted_before_the_optimizer": (
+        """
+net = nn.Linear(3, 2)
+weights = (p for p in net.parameters() if p.ndim > 1)
+print(sum(p.numel() for p in weights))
+torch.optim.Adam(weights)
+""",
+        ["`weights` is a generator", "weights = [p for p in net.parameters() if p.ndim > 1]"],
+    ),
+    "a_generator_in_the_second_epoch": (
+        """
+stream = (torch.ones(2) * i for i in range(3))
+for epoch in range(2):
+    total = count = 0
+    for value in stream:
+        total, count = total + value.sum(), count + 1
+    print(total / count, 1 / count)
+""",
+        [
+            "`stream` is a generator",
+            "first pass of the loop around it",
+            "stream = [torch.ones(2) * i for i in range(3)]",
+        ],
+    ),
+    "boxes_with_width_and_height": (
+        """
+from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
+marks = [[50.0, 60.0, 20.0, 30.0]]
+model = fasterrcnn_mobilenet_v3_large_320_fpn(weights=None, weights_backbone=None, num_classes=2)
+model([torch.rand(3, 96, 96)], [{"boxes": torch.tensor(marks), "labels": torch.tensor([1])}])
+""",
+        ["[x1, y1, x2, y2]", "[x, y, width, height]", "box_convert(torch.tensor(marks), 'xywh', 'xyxy')"],
+    ),
     "linear_after_conv": (
         """
 class Net(nn.Module):
@@ -53,11 +206,9 @@ class Net(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(3, 8, 3)
         self.fc = nn.Linear(8 * 26 * 26, 10)
-
     def forward(self, x):
         x = torch.relu(self.conv(x))
         return self.fc(x.flatten())
-
 Net()(torch.rand(8, 3, 28, 28))
 """,
         ["8 samples x 5408", "torch.flatten(x, 1)", "`in_features` is right"],
@@ -86,13 +237,11 @@ class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.time = nn.Linear(4, 12)
-
     def forward(self, h, t):
         return h + self.time(t)
-
 Block()(torch.rand(2, 12, 7, 7), torch.rand(2, 4))
 """,
-        ["12", "channels", "self.time(t)[:, :, None, None]"],
+        ["12", "channel", "self.time(t)[:, :, None, None]"],
     ),
     "one_hot_of_masks_with_void": (
         """
@@ -152,10 +301,8 @@ class Net(nn.Module):
         super().__init__()
         self.down = nn.Conv2d(3, 16, 3)
         self.mid = nn.Conv2d(32, 64, 3)
-
     def forward(self, x):
         return self.mid(self.down(x))
-
 Net()(torch.rand(2, 3, 20, 20))
 """,
         ["`mid`", "16 channels", "in_channels=16"],
@@ -166,7 +313,7 @@ prediction = torch.randn(16, 3)
 weights = torch.rand(16)
 loss = (prediction * weights).mean()
 """,
-        ["`weights`", "(16, 3)", "unsqueeze(1)"],
+        ["`weights`", "(16, 3)", "[:, None]"],
     ),
     "last_batch_state": (
         """
@@ -249,10 +396,8 @@ model(torch.rand(1, 1, 14, 14))
 class Faces(Dataset):
     def __len__(self):
         return 8
-
     def __getitem__(self, i):
         return torch.zeros(3), 1, "name"
-
 for image, label in DataLoader(Faces(), batch_size=4):
     pass
 """,
@@ -264,10 +409,8 @@ samples = [torch.zeros(3, 8, 8), torch.zeros(1, 8, 8)]
 class Set(Dataset):
     def __len__(self):
         return 2
-
     def __getitem__(self, i):
         return samples[i]
-
 next(iter(DataLoader(Set(), batch_size=2)))
 """,
         ["grayscale", 'convert("RGB")'],
@@ -277,10 +420,8 @@ next(iter(DataLoader(Set(), batch_size=2)))
 class Set(Dataset):
     def __len__(self):
         return 2
-
     def __getitem__(self, i):
         return torch.zeros(3, 8, 8), torch.zeros(i + 1, 4)
-
 next(iter(DataLoader(Set(), batch_size=2)))
 """,
         ["boxes", "tuple(zip(*batch))"],
@@ -350,10 +491,8 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.position = nn.Embedding(16, 8)
-
     def forward(self, tokens):
         return self.position(torch.arange(tokens.shape[1]))
-
 Net()(torch.zeros(2, 20, dtype=torch.long))
 """,
         ["`position` has 16 rows", "19", "positions"],
@@ -444,7 +583,6 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = [nn.Linear(3, 3) for _ in range(2)]
-
 torch.optim.SGD(Net().parameters(), lr=0.1)
 """,
         ["plain Python list", "nn.ModuleList"],
@@ -454,12 +592,10 @@ torch.optim.SGD(Net().parameters(), lr=0.1)
 class Set(Dataset):
     def __len__(self):
         return 4
-
     def __getitem__(self, i):
         if i == 2:
             return None
         return torch.zeros(2)
-
 next(iter(DataLoader(Set(), batch_size=4)))
 """,
         ["returned None", "`return None`", "collate_fn"],
@@ -470,10 +606,8 @@ from PIL import Image
 class Set(Dataset):
     def __len__(self):
         return 4
-
     def __getitem__(self, i):
         return Image.new("RGB", (4, 4)), 1
-
 next(iter(DataLoader(Set(), batch_size=4)))
 """,
         ["PIL image", "ToTensor()"],
@@ -539,10 +673,8 @@ class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.lin = nn.Linear(3, 3)
-
     def forward(self, x):
         x = self.lin(x)
-
 block, head = Block(), nn.Linear(3, 1)
 head(block(torch.randn(2, 3)))
 """,
@@ -561,7 +693,6 @@ head(out)
 class Net(nn.Module):
     def foward(self, x):
         return x
-
 Net()(torch.zeros(1))
 """,
         ["`foward`", "Rename"],
@@ -576,7 +707,6 @@ x = np.zeros(3, dtype=np.float)
         """
 def build(width, depth=2):
     return nn.Linear(width, depth)
-
 build(width=3, depht=4)
 """,
         ["`depth=`", "no such parameter"],
@@ -833,15 +963,12 @@ class Classifier(nn.Module):
         super().__init__()
         self.body = nn.Sequential(nn.Linear(features, 32), nn.ReLU())
         self.head = nn.Linear(64, classes)
-
     def forward(self, x):
         return self.head(self.body(x))
-
 def train(model, loader):
     for x, y in loader:
         loss = F.cross_entropy(model(x), y)
         loss.backward()
-
 train(Classifier(8, 3), DataLoader(TensorDataset(torch.randn(20, 8), torch.randint(0, 3, (20,))), batch_size=5))
 """,
         ["`head`", "nn.Linear(64, classes)", "32 features"],
@@ -853,12 +980,10 @@ class UNet(nn.Module):
         super().__init__()
         self.a, self.b = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 8, 3, padding=1)
         self.up = nn.ConvTranspose2d(8, 4, 2, stride=2)
-
     def forward(self, x):
         skip = self.a(x)
         deep = self.b(F.max_pool2d(skip, 2))
         return torch.cat((skip, self.up(deep)), 1)
-
 UNet()(torch.rand(1, 1, 33, 33))
 """,
         ["`self.up(deep)`", "33", "32", "divisible by 2"],
@@ -877,11 +1002,9 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.rnn, self.out = nn.GRU(3, 6, batch_first=True), nn.Linear(6, 5)
-
     def forward(self, x):
         h, _ = self.rnn(x)
         return self.out(h).reshape(-1, 5)
-
 x, y = torch.randn(4, 7, 3), torch.randint(0, 5, (4,))
 F.cross_entropy(Net()(x), y)
 """,
@@ -917,10 +1040,8 @@ class Text(nn.Module):
     def __init__(self, size):
         super().__init__()
         self.emb = nn.Embedding(size, 4)
-
     def forward(self, x):
         return self.emb(x)
-
 Text(len(set(ids.flatten().tolist())))(ids)
 """,
         ["`emb` has 3 rows", "12", "13 rows"],
@@ -1005,10 +1126,8 @@ torch.optim.SGD([w], lr=0.1)
 class Set(Dataset):
     def __len__(self):
         return 3
-
     def __getitem__(self, i):
         return torch.zeros(2), list(range(i + 1))
-
 next(iter(DataLoader(Set(), batch_size=3)))
 """,
         ["lists whose lengths differ", "collate_fn"],
@@ -1068,7 +1187,6 @@ nn.Linear(3, 2)(x)
 class Net(nn.Module):
     def forward(self, x):
         return x
-
 Net.forward(torch.zeros(1))
 """,
         ["instance"],
@@ -1095,10 +1213,8 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.encoder = nn.Linear(3, 2)
-
     def forward(self, x):
         return self.encodr(x)
-
 Net()(torch.zeros(1, 3))
 """,
         ["encodr", "encoder"],
@@ -1109,7 +1225,6 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.encoder = nn.Linear(3, 2)
-
 model = nn.DataParallel(Net())
 model.encoder
 """,
@@ -1149,7 +1264,6 @@ def run(n):
     for i in range(n):
         loss = i
     return loss
-
 run(0)
 """,
         ["`loss`", "never ran", "`range(n)`"],
@@ -1263,7 +1377,6 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.a = nn.Linear(2, 2)
-
 model = Net()
 optimizer = torch.optim.Adam(model)
 """,
@@ -1391,10 +1504,8 @@ error = sum((y_test - y_fit) ** 2)
 class Set(Dataset):
     def __len__(self):
         return 2
-
     def __getitem__(self, i):
         return {"image": torch.zeros(3, 4, 4), "label": 1}
-
 conv = nn.Conv2d(3, 4, 3)
 for batch in DataLoader(Set(), batch_size=2):
     conv(batch)
@@ -1406,10 +1517,8 @@ for batch in DataLoader(Set(), batch_size=2):
 class Set(Dataset):
     def __len__(self):
         return 2
-
     def __getitem__(self, i):
         return {"image": torch.zeros(3, 4, 4), "label": 1}
-
 conv = nn.Conv2d(3, 4, 3)
 for image, label in DataLoader(Set(), batch_size=2):
     conv(image)
@@ -1422,18 +1531,14 @@ class Encoder(nn.Module):
     def __init__(self, vocabulary, dim):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, dim)
-
     def forward(self, ids):
         return self.tokens(ids)
-
 class Model(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.encoder = Encoder(config["vocabulary"], 8)
-
     def forward(self, ids):
         return self.encoder(ids).sum()
-
 model = Model({"vocabulary": 100})
 model(torch.tensor([[5, 100]]))
 """,
@@ -1448,10 +1553,8 @@ class Tagger(nn.Module):
         super().__init__()
         self.lstm = nn.LSTM(4, hidden, batch_first=True, bidirectional=True)
         self.out = nn.Linear(hidden, 3)
-
     def forward(self, x):
         return self.out(self.lstm(x)[0])
-
 Tagger()(torch.randn(2, 5, 4))
 """,
         ["bidirectional", "2 x 6", "12"],
@@ -1489,7 +1592,6 @@ attention(x, x, x, key_padding_mask=torch.zeros(3, 5, dtype=torch.bool))
 def adjacency(pairs):
     n = int(pairs.max()) + 1
     return torch.zeros(n, n)
-
 links = adjacency(torch.tensor([[0, 3]]))
 nodes = torch.randn(6, 2)
 out = links @ nodes
@@ -1519,11 +1621,9 @@ for w in weights:
 class Runner:
     def __init__(self):
         self.cell, self.state = nn.GRUCell(2, 3), None
-
     def step(self, x):
         self.state = self.cell(x, self.state)
         self.state.mean().backward()
-
 runner = Runner()
 for _ in range(2):
     runner.step(torch.randn(1, 2))
@@ -1535,14 +1635,11 @@ for _ in range(2):
 class Windows(Dataset):
     def __init__(self, values, past=4, ahead=3):
         self.values, self.past, self.ahead = values, past, ahead
-
     def __len__(self):
         return len(self.values) - self.past
-
     def __getitem__(self, i):
         middle = i + self.past
         return self.values[i:middle], self.values[middle : middle + self.ahead]
-
 for past, future in DataLoader(Windows(torch.arange(12.0)), batch_size=8):
     pass
 """,
@@ -1566,12 +1663,10 @@ class Expert(nn.Module):
     def __init__(self):
         super().__init__()
         self.inner = nn.Linear(2, 2)
-
 class Committee(nn.Module):
     def __init__(self):
         super().__init__()
         self.experts = [Expert() for _ in range(3)]
-
 torch.optim.SGD(Committee().parameters(), lr=0.1)
 """,
         ["`self.experts`", "plain Python list", "nn.ModuleList"],
@@ -1745,7 +1840,7 @@ numbers = (n for n in range(2))
 total = sum(numbers)
 next(numbers)
 """,
-        ["gives its values once", "list(numbers)"],
+        ["can be read only once", "`total = sum(numbers)`", "numbers = [n for n in range(2)]"],
     ),
     "bfloat16_to_numpy": (
         """
@@ -1760,11 +1855,9 @@ MEAN = np.array([0.5, 0.5])
 class Points(Dataset):
     def __len__(self):
         return 4
-
     def __getitem__(self, i):
         p = np.ones(2, np.float32) - MEAN
         return torch.from_numpy(p)
-
 model = nn.Linear(2, 1)
 for batch in DataLoader(Points()):
     model(batch)
@@ -1816,11 +1909,9 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.fc = nn.Linear(10, 2)
-
     def forward(self, x):
         positions = x.mean(0).flatten()
         return self.fc(x)
-
 Net()(torch.rand(30))
 """,
         ["whole batch", "batch axis"],
@@ -1849,10 +1940,8 @@ class Text(nn.Module):
     def __init__(self, size):
         super().__init__()
         self.emb = nn.Embedding(size, 4)
-
     def forward(self, x):
         return self.emb(x)
-
 Text(len(words))(torch.tensor([3]))
 """,
         ["epoch + 1", "the ids start at"],

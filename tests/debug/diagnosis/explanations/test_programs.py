@@ -13,6 +13,7 @@ from ocrlab.debug.diagnosis import explanations
 from ocrlab.debug.diagnosis.explanations import failure as failures
 from ocrlab.debug.diagnosis.explanations.known_values import known_values
 from ocrlab.debug.watch import failing_values
+from tests.debug.diagnosis.explanations import notebooks
 from tests.debug.diagnosis.explanations.library_programs import LIBRARY_FALSE_FRIENDS, LIBRARY_PROGRAMS
 from tests.debug.diagnosis.explanations.programs import FALSE_FRIENDS, HEAD, PROGRAMS
 
@@ -57,6 +58,18 @@ def test_facts_that_do_not_belong_together_are_not_combined(
     result = explanations.explain(fail(program, Path(os.path.realpath(tmp_path))))
     text = f"{result[1].text} {result[1].fix}" if result is not None else ""
     assert not [word for word in words if word in text], text
+
+
+@pytest.mark.parametrize("name", [*notebooks.NOTEBOOKS, *notebooks.NOTEBOOK_FALSE_FRIENDS])
+def test_a_notebook_is_explained_by_the_order_of_its_runs(name: str) -> None:
+    """A false friend has the words that its explanation must not have."""
+    order, cells, words = (notebooks.NOTEBOOKS | notebooks.NOTEBOOK_FALSE_FRIENDS)[name]
+    failure = failures.from_notebook(notebooks.run(cells, order))
+    assert failure is not None
+    result = explanations.explain(failure)
+    assert result is not None
+    text = f"{result[1].text} {result[1].fix}"
+    assert [word in text for word in words] == [name in notebooks.NOTEBOOKS] * len(words), text
 
 
 VALUES = """

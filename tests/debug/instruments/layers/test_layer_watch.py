@@ -293,7 +293,7 @@ def test_wrong_use_is_refused() -> None:
 
 
 def test_a_compiled_model_is_looked_at_eagerly_and_compiled_between(capsys: pytest.CaptureFixture[str]) -> None:
-    torch._dynamo.reset()  # see test_step_profiler.py
+    torch._dynamo.reset()  # more than eight compiled modules with hooks, and nothing is compiled any more
     graphs: list[int] = []
 
     def backend(graph: Any, _inputs: Any) -> Any:

@@ -147,7 +147,7 @@ def test_ranges_survive_a_module_that_raises() -> None:
 
 
 def test_a_compiled_model_is_profiled_without_compiling_it_again() -> None:
-    torch._dynamo.reset()  # eight compiled modules with hooks, of other tests, and nothing is compiled any more
+    torch._dynamo.reset()  # more than eight compiled modules with hooks, and nothing is compiled any more
     counts: list[int] = []
 
     def backend(graph: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> Any:

@@ -191,3 +191,42 @@ def test_an_average_that_moves_away(tmp_path: Path, away: bool) -> None:
     findings = report(tmp_path, step, model=model, optimizer=optimizer, loader=DataLoader(data(), 4))
     assert ("follows online the wrong way" in findings) is away
     assert away or findings == ""
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_gradients_of_a_first_backward_that_are_cleared(tmp_path: Path, twice: bool) -> None:
+    def step(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        optimizer.zero_grad()
+        functional.cross_entropy(model(batch[0][:8]), batch[1][:8]).backward()
+        if twice:
+            optimizer.zero_grad()
+        rec.loss(functional.cross_entropy(model(batch[0][8:]), batch[1][8:])).backward()
+        optimizer.step()
+
+    assert ("between two backward passes of one step" in report(tmp_path, step)) is twice
+
+
+class Averaged(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.online = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+        self.ema = copy.deepcopy(self.online).requires_grad_(False).eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.online(x)
+
+
+@pytest.mark.parametrize("buffers", [False, True])
+def test_an_average_that_lacks_the_statistics_of_its_norms(tmp_path: Path, buffers: bool) -> None:
+    def step(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        right(model, optimizer, batch, rec)
+        owner: Any = model
+        for own, p in zip(owner.ema.parameters(), owner.online.parameters(), strict=True):
+            own.data.lerp_(p.data, 0.1)
+        if buffers:
+            owner.ema[1].load_state_dict(owner.online[1].state_dict() | dict(owner.ema[1].named_parameters()))
+
+    model = Averaged()
+    optimizer = torch.optim.Adam(model.online.parameters(), lr=1e-2)
+    text = report(tmp_path, step, model=model, optimizer=optimizer, loader=DataLoader(data(), 4))
+    assert ("its BatchNorm statistics (1) are still those of the start" in text) is not buffers
