@@ -300,6 +300,7 @@ LIBRARY_FALSE_FRIENDS: dict[str, tuple[str, list[str]]] = {
         "net.fc = nn.Linear(512, 2)\nwith torch.no_grad():\n    out = net.eval()(torch.rand(1, 3, 32, 32))\n"
         "out.sum().backward()\n",
         ["never uses"],
+    ),
     "a_state_of_a_larger_batch": (
         "rnn = nn.GRU(8, 20, batch_first=True)\nrnn(torch.randn(8, 11, 8), torch.zeros(1, 16, 20))\n",
         ["batch_first=True`, so", "without `batch_first"],
