@@ -176,7 +176,7 @@ def hides(name: str, value: str, around: str = "") -> bool:
     plain = HUMPS.sub("_", name)
     if CODE_NAME.search(plain):
         return is_code(value) or (looks_chosen(value) and not PIN.search(plain))
-    word = value.strip(".,;:)")
+    word = value.strip(".,;:()[]{}")
     if (value.isalpha() and not value.isascii()) or (word.replace("_", "").isalpha() and names_secret(word)):
         return False  # a word about it, or another variable
     if PASSWORD_NAME.search(plain):  # people choose them, so that they may be words
