@@ -14,6 +14,11 @@ caller asked for what there is not: a setting, or the path of a file or folder; 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
 
 class OcrlabError(Exception):
     """Base of all errors of this package; `str()` is one readable sentence group, the parts stay as attributes."""
@@ -21,20 +26,23 @@ class OcrlabError(Exception):
     wrong_use = False
 
     def __init__(
-        self, what: str, *, got: object = None, need: object = None, do: str | None = None, missing: bool = False
+        self,
+        what: str,
+        *,
+        got: object = None,
+        need: object = None,
+        do: str | None = None,
+        missing: bool = False,
+        parts: Sequence[OcrlabError] = (),
     ) -> None:
-        """Keep the four texts; `missing` says that a path which the caller named is not there."""
+        """Keep the four texts; `missing` says that a path which the caller named is not there, `parts` are listed."""
         self.what, self.got, self.need, self.do = what, got, need, do
         self.wrong_use = self.wrong_use or missing
-        parts = [_unended(what)]
-        if got is not None:
-            parts.append(_unended(f"Given: {got}"))
-        if need is not None:
-            parts.append(_unended(f"Needed: {need}"))
-        if do:
-            parts.append(_unended(do))
-        text = ". ".join(parts)
-        super().__init__(text if text.endswith(("?", "!")) else f"{text}.")
+        given = "" if got is None else f"Given: {got}"
+        needed = "" if need is None else f"Needed: {need}"
+        text = escape_name(". ".join(map(_unended, filter(None, [what, given, needed, do]))))
+        text = "\n- ".join([text, *map(str, parts)])
+        super().__init__(text if text.endswith(("?", "!", ".")) and not text.endswith("..") else f"{text}.")
 
     def _render_traceback_(self) -> list[str]:
         """Let IPython show one line: the text says what to do, and the frames of this package tell nobody anything."""
@@ -44,6 +52,16 @@ class OcrlabError(Exception):
 def _unended(sentence: str) -> str:
     """Return a sentence without its full stop; the dots of `..` and `...` belong to its last word."""
     return sentence if sentence.endswith("..") else sentence.removesuffix(".")
+
+
+def escape_name(text: object) -> str:
+    """Return a text on one line: the control characters of a stranger's file name are shown, and not obeyed."""
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), str(text))
+
+
+def escape_control(text: str) -> str:
+    """Return a text of several lines for a terminal: `escape_name` of each line, but for tabs."""
+    return "\n".join("\t".join(map(escape_name, line.split("\t"))) for line in text.split("\n"))
 
 
 class ConfigError(OcrlabError, ValueError):

@@ -15,9 +15,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from ocrlab._version import __version__
-from ocrlab.cli.parser import Answer, Parser, escape_control, list_commands, table
+from ocrlab.cli.parser import Answer, Parser, list_commands, table
 from ocrlab.cli.streams_and_signals import is_answering_process, outputs_to_stderr, prepare_streams, stop_signals
-from ocrlab.errors import ConfigError, OcrlabError
+from ocrlab.errors import ConfigError, OcrlabError, escape_control, escape_name
 from ocrlab.hardware import openmp
 from ocrlab.records import SCHEMA, finite
 
@@ -171,10 +171,11 @@ def _error_text(error: BaseException, extra: str) -> str:
         package = error.name if error.name in ALONE else f"'ocrlab[{extra}]'"
         return f"{error.name} is not installed; pip install {package} brings it"
     if isinstance(error, OSError) and error.strerror:
+        name = escape_name(error.filename or "")
         if error.errno in FULL:
             need = LARGER if error.errno == errno.EFBIG else SPACE
-            return f"{error.filename or 'A file'} could not be written. Given: {error.strerror}.{need}"
-        what = f"{error.filename} cannot be used" if error.filename else "The system refused"
+            return f"{name or 'A file'} could not be written. Given: {error.strerror}.{need}"
+        what = f"{name} cannot be used" if name else "The system refused"
         return f"{what}. Given: {error.strerror}."
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{frame.filename}:{frame.lineno} in {frame.name}"
@@ -183,7 +184,7 @@ def _error_text(error: BaseException, extra: str) -> str:
 
 def _print(answer: Answer, wants_json: bool) -> int:
     """Print the answer and return the exit status; a reader that has gone away, or a full disk, has its own."""
-    text = answer.text
+    text = answer.text if answer.coloured else escape_control(answer.text)
     if wants_json:
         text = json.dumps(finite(answer.record), allow_nan=False, ensure_ascii=False)
         try:

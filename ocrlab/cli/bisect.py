@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ocrlab import run_folder, safe_read
 from ocrlab.cli import consent
-from ocrlab.cli.parser import Answer, Parser, escape_control, table
-from ocrlab.errors import ConfigError, OcrlabError, RunError
+from ocrlab.cli.parser import Answer, Parser, table
+from ocrlab.errors import ConfigError, OcrlabError, RunError, escape_control
 from ocrlab.records import Verdict
 from ocrlab.redaction import clean, clean_record
 
@@ -127,6 +127,9 @@ def _bisect_training(args: argparse.Namespace, folder: Path | None, rest: list[s
     if folder:
         _require_consent(args, folder, rest)
     config = configs.load(file, [word for word in rest if "=" in word])
+    if not (folder or args.against or configs.differences(configs.load(), config)):
+        need = "a training that fails: its run folder, its config, or settings"
+        raise ConfigError(f"{' '.join(rest)} sets nothing beside the defaults", need=need)
     if args.against:
         flips = training_trials.factors_against(config, args.against)
     else:

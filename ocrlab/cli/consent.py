@@ -7,8 +7,8 @@ from argparse import ArgumentParser
 from collections.abc import Callable
 from typing import TypeVar
 
-from ocrlab.cli.parser import escape_control
 from ocrlab.debug.trials.consent import NotTrusted
+from ocrlab.errors import escape_control
 
 Result = TypeVar("Result")
 HELP = """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ocrlab.config.aliases import resolve
 from ocrlab.config.overrides import from_lines
-from ocrlab.errors import ConfigError
+from ocrlab.errors import ConfigError, escape_name
 from ocrlab.inference import pretrained
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def open_detector(checkpoint: Path | None, words: Sequence[str], asked: Config, 
     detector = Detector.load(checkpoint, runs=asked.runs, device=device)
     detector.config = configs.apply(detector.config, words)
     reason = "" if why == "set in the config" else f" ({why})"
-    print(f"detector: {detector.origin}, on the {device}{reason}", file=sys.stderr)
+    print(f"detector: {escape_name(detector.origin)}, on the {device}{reason}", file=sys.stderr)
     return detector
 
 

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> Answer:
     checks = doctor_job.run(options) if args.json else doctor_job.run(options, LiveReport(look))
     seconds = time.monotonic() - began
     text = "\n".join(["", *text_table.summary(checks, seconds, look), "", *text_table.notes(look)])
-    return Answer(record(checks, options, seconds), text, int(worst(checks) == "fail"))
+    return Answer(record(checks, options, seconds), text, int(worst(checks) == "fail"), coloured=True)
 
 
 def record(checks: list[Check], options: Options, seconds: float) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import argparse
 
 from ocrlab.cli import detector_options, output_paths
 from ocrlab.cli.parser import Answer, Parser
+from ocrlab.errors import escape_name
 from ocrlab.records import SCHEMA
 
 EXAMPLES = """
@@ -42,5 +43,5 @@ def run(args: argparse.Namespace) -> Answer:
     apart = onnx_export.to_onnx(detector, args.out)
     size = args.out.stat().st_size
     record = {"schema": SCHEMA, **detector_options.about(detector), "out": str(args.out), "bytes": size}
-    text = f"{args.out}, {size / 1e6:.1f} MB; probabilities differ from torch by at most {apart:.1g}"
+    text = f"{escape_name(args.out)}, {size / 1e6:.1f} MB; probabilities differ from torch by at most {apart:.1g}"
     return Answer({**record, "difference": apart}, text)

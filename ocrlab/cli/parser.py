@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ocrlab.errors import ConfigError
+from ocrlab.errors import ConfigError, escape_name
 from ocrlab.records import finite
-
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 @dataclass
@@ -24,6 +21,7 @@ class Answer:
     record: dict[str, Any]
     text: str = ""
     status: int = 0
+    coloured: bool = False  # the text holds colours for a terminal
 
 
 class Parser(argparse.ArgumentParser):
@@ -71,11 +69,6 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
-def escape_control(text: str) -> str:
-    """Return a text for a terminal: a control character, in a stranger's file name, is shown and not obeyed."""
-    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
-
-
 def list_commands(commands: Mapping[str, str]) -> str:
     """Return one line for each command: its name and its purpose."""
     return "\n".join(f"  {name:<10} {purpose}" for name, purpose in commands.items())
@@ -83,6 +76,6 @@ def list_commands(commands: Mapping[str, str]) -> str:
 
 def table(rows: Sequence[Sequence[object]]) -> str:
     """Return rows as text, columns aligned to the left."""
-    texts = [[str(cell) for cell in row] for row in rows]
+    texts = [[escape_name(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in texts)

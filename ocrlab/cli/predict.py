@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from ocrlab import safe_read
 from ocrlab.cli import detector_options, output_paths, progress
-from ocrlab.cli.parser import Answer, Parser, escape_control, json_line
+from ocrlab.cli.parser import Answer, Parser, json_line
 from ocrlab.config.overrides import is_override
-from ocrlab.errors import ConfigError, DataError
+from ocrlab.errors import ConfigError, DataError, escape_control, escape_name
 from ocrlab.records import SCHEMA, Prediction
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> Answer:
     with _open_lines(args.jsonl) as write:
         record = _predict(detector, files, out, formats or list(FORMATS), write, keep=args.json)
     record["seconds"] = time.perf_counter() - start
-    where = f", in {out}" if out else f", in {args.jsonl}" if args.jsonl != "-" else ""
+    where = f", in {escape_name(out)}" if out else f", in {escape_name(args.jsonl)}" if args.jsonl != "-" else ""
     left = f"; {len(record['left_out'])} left out" if record["left_out"] else ""
     counts = ((record["pages"], "page"), (record["regions"], "text region"))
     text = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts) + f"{where}{left}"
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> Answer:
         print(text, file=sys.stderr)
         text = ""
     elif record["pages"]:
-        place = shlex.quote(str(out or args.jsonl))
+        place = escape_name(shlex.quote(str(out or args.jsonl)))
         text += f"\nnext: ocrlab evaluate --predictions {place} data=DIR  (where DIR has annotations of these pages)"
     return Answer(record, text, 1 if record["left_out"] or not record["pages"] else 0)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ocrlab.cli.parser import escape_control
+from ocrlab.errors import escape_control
 from ocrlab.reports.progress_view import duration
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 from ocrlab.cli import consent
-from ocrlab.cli.parser import Answer, escape_control, table
+from ocrlab.cli.parser import Answer, table
 from ocrlab.debug.replay.replay_job import TIMEOUT, Replayed, replay
+from ocrlab.errors import escape_control
 from ocrlab.redaction import clean
 
 EXAMPLES = """

@@ -9,8 +9,8 @@ from typing import Any
 
 from ocrlab import redaction
 from ocrlab.cli import consent, output_paths
-from ocrlab.cli.parser import Answer, escape_control
-from ocrlab.errors import ConfigError, RunError
+from ocrlab.cli.parser import Answer
+from ocrlab.errors import ConfigError, RunError, escape_control, escape_name
 from ocrlab.records import SCHEMA
 from ocrlab.redaction import clean
 from ocrlab.reports.bug_report import build
@@ -103,12 +103,13 @@ def _answer_text(report: build.Report, verified: dict[str, Any] | None, written:
         again = f"{verified['same']} of {len(runs)} the same" if runs else ""
         lines.append(f"run again: {again}" if runs else f"not run again: {verified['why']}")
     lines.append(redaction.note(report.redacted))
-    return clean("\n".join(lines)) + "\n" + "\n".join(map(str, written))
+    return clean("\n".join(lines)) + "\n" + "\n".join(map(escape_name, written))
 
 
 def _nothing_text(sources: Sources) -> str:
+    path = escape_name(sources.path)
     if sources.record and sources.record.status == "running":
-        return f"{sources.path} is still running, and nothing shows that it fails. `ocrlab watch` detects a hang."
-    do = f"For a wrong result run `ocrlab replay {sources.path}` first, or write a report to complete: --out FILE."
-    fact = f"{sources.path} did not fail" if sources.record else f"Nothing in {sources.path} shows a failure"
+        return f"{path} is still running, and nothing shows that it fails. `ocrlab watch` detects a hang."
+    do = f"For a wrong result run `ocrlab replay {path}` first, or write a report to complete: --out FILE."
+    fact = f"{path} did not fail" if sources.record else f"Nothing in {path} shows a failure"
     return f"{fact}, so there is nothing to report. {do}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from ocrlab import redaction
 from ocrlab.cli import output_paths
 from ocrlab.cli.parser import Answer
-from ocrlab.errors import ConfigError, DataError
+from ocrlab.errors import ConfigError, DataError, escape_name
 from ocrlab.records import SCHEMA
 
 EXAMPLES = """
@@ -59,5 +59,5 @@ def run(args: argparse.Namespace) -> Answer:
         "redacted": written.redacted,
     }
     size = f"{out.stat().st_size / 1e3:.0f} kB"
-    text = f"{out}{' (written over)' if over else ''}, {size}, {redaction.note(written.redacted)}"
+    text = f"{escape_name(out)}{' (written over)' if over else ''}, {size}, {redaction.note(written.redacted)}"
     return Answer(record, text)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ocrlab.cli.parser import escape_control
+from ocrlab.errors import escape_name
 from ocrlab.reports import progress_view
 from ocrlab.reports.run_history import query
 from ocrlab.reports.run_history.config_reader import Settings
@@ -128,7 +128,7 @@ def local_time(time: str, width: int) -> str:
 
 def _printable(text: str) -> str:
     """Return a text in one line, without control characters, with which a stranger's name could move the cursor."""
-    return text if text.isprintable() else escape_control(text.replace("\t", " ").replace("\n", " "))
+    return escape_name(text.replace("\t", " ").replace("\n", " "))
 
 
 def _for_a_program(runs: Sequence[Run], groups: Sequence[FailureGroup], differing: SettingDifferences) -> str:

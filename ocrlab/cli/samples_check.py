@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ocrlab.cli import output_paths, progress
 from ocrlab.cli.parser import Answer, table
-from ocrlab.errors import ConfigError
+from ocrlab.errors import ConfigError, escape_name
 from ocrlab.records import SCHEMA, finite
 
 if TYPE_CHECKING:
@@ -83,13 +83,14 @@ def run(args: argparse.Namespace) -> Answer:
             if len(problems) > contact_sheet.MOST
             else ""
         )
-        texts.append(f"{pictures[0]}" + (f" to {pictures[-1].name}" if len(pictures) > 1 else "") + few)
+        texts.append(escape_name(pictures[0]) + (f" to {pictures[-1].name}" if len(pictures) > 1 else "") + few)
     if args.clean is not None:
         done = repaired_copy.copy(args.data, args.clean, findings, args.split)
         about = {"folder": str(done.folder), "pages": done.pages, "boxes": done.boxes, "changes": done.changes}
         record["clean"] = about
         changed = ", ".join(f"{count} {what}" for what, count in sorted(done.counts.items())) or "nothing was changed"
-        texts.append(f"{done.pages} pages with {done.boxes} boxes in {done.folder}: {changed} (CHANGES.txt)")
+        place = escape_name(done.folder)
+        texts.append(f"{done.pages} pages with {done.boxes} boxes in {place}: {changed} (CHANGES.txt)")
     return Answer(record, "\n".join(texts), status=1 if problems else 0)
 
 
@@ -103,7 +104,8 @@ def _table(findings: list[Finding], counts: dict[str, Counter[str]]) -> str:
 
     rows: list[Sequence[object]] = [("kind", *SEVERITIES, "meaning", "page:box")]
     for kind in sorted(counts, key=lambda kind: [-counts[kind][severity] for severity in SEVERITIES]):
-        where = list(dict.fromkeys(f"{f.page}:{f.box}" if f.box else f.page for f in findings if f.kind == kind))
+        places = (f"{f.page}:{f.box}" if f.box else f.page for f in findings if f.kind == kind)
+        where = list(dict.fromkeys(map(escape_name, places)))
         more = f" and {len(where) - SHOWN} more" if len(where) > SHOWN else ""
         numbers = [counts[kind][severity] for severity in SEVERITIES]
         rows.append((kind, *numbers, KINDS[kind], " ".join(where[:SHOWN]) + more))

@@ -6,7 +6,7 @@ import argparse
 
 from ocrlab.cli import output_paths, progress
 from ocrlab.cli.parser import Answer
-from ocrlab.errors import ConfigError
+from ocrlab.errors import ConfigError, escape_name
 from ocrlab.records import SCHEMA
 
 EXAMPLES = """
@@ -38,5 +38,5 @@ def run(args: argparse.Namespace) -> Answer:
     facts = {"train": data_set.train, "val": data_set.val, "seed": args.seed}
     facts |= {"lines": data_set.lines, "bytes": data_set.bytes}
     size = f"{data_set.lines} lines of text, {data_set.bytes / 1e6:.1f} MB"
-    text = f"{data_set.train} train and {data_set.val} val pages with {size}, in {data_set.folder}"
+    text = f"{data_set.train} train and {data_set.val} val pages with {size}, in {escape_name(data_set.folder)}"
     return Answer({"schema": SCHEMA, "folder": str(data_set.folder), **facts}, text)

@@ -126,4 +126,4 @@ def gather(problems: list[ConfigError]) -> ConfigError:
     """Return one error that says everything that the given ones say."""
     if len(problems) == 1:
         return problems[0]
-    return ConfigError("\n- ".join([f"{len(problems)} settings cannot be used", *map(str, problems)]))
+    return ConfigError(f"{len(problems)} settings cannot be used", parts=problems)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ocrlab import safe_read
 from ocrlab.data.shards.tar_member import Member
-from ocrlab.errors import DataError, OcrlabError
+from ocrlab.errors import DataError, OcrlabError, escape_name
 from ocrlab.geometry import Polygon
 
 IGNORED = "###"  # the transcription that means "do not count" (ICDAR 2015)
@@ -90,7 +90,8 @@ def page_errors(file: Path | Member | None, line: int | None = None) -> Iterator
 
 def _place(file: Path | Member | None, line: int | None) -> str:
     """Return `file:line: `, the form that terminals and editors turn into a link."""
-    return "" if file is None else f"{file}:{line}: " if line else f"{file}: "
+    place = f"{file}:{line}: " if line else f"{file}: "
+    return "" if file is None else escape_name(place)
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@ EXIF orientation (tag 274, values 1-8) is applied only when asked for. TIFF is t
 tag of the format itself, and Pillow applies it, whatever it is asked.
 
 Pillow decodes: the pixels and the time are OpenCV's, and for a damaged file the libjpeg and libpng of OpenCV print to
-the terminal, where only a redirected error stream of the whole process could stop them. The libtiff of Pillow prints too,
-that of OpenCV can be silenced: it decodes the usual kinds of TIFF.
+the terminal, where only a redirected error stream of the whole process could stop them. The libtiff of Pillow prints
+too, that of OpenCV can be silenced: it decodes the usual kinds of TIFF.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from ocrlab.errors import escape_name
 from ocrlab.hardware.processes import process_tree
 from ocrlab.run_folder import watcher_link
 
@@ -27,7 +28,7 @@ class CommandRefused(Exception):
     """The operating system does not execute the command; `status` is what a shell would answer."""
 
     def __init__(self, command: Sequence[str], number: int) -> None:
-        super().__init__(f"{command[0]}: {os.strerror(number)}")
+        super().__init__(f"{escape_name(command[0])}: {os.strerror(number)}")
         self.status = NO_SUCH_COMMAND if number in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
 
 

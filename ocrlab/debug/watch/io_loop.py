@@ -20,6 +20,7 @@ from ocrlab.debug.watch.child_process import Child
 from ocrlab.debug.watch.hang_detector import HangDetector
 from ocrlab.debug.watch.memory_tracker import MemoryTracker
 from ocrlab.debug.watch.output_stream import CHUNK, LogBuffer, OutputCallback, Sink, is_open, waiting_bytes
+from ocrlab.errors import escape_control
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -156,7 +157,7 @@ class Session:
     def write_message(self, text: str) -> None:
         """Write a few lines of ocrlab to stderr, after the program's output so far."""
         ending = "\r\n" if self.terminal and self.terminal.raw else "\n"
-        data = (text.rstrip("\n") + "\n").replace("\n", ending).encode(errors="replace")
+        data = (escape_control(text).rstrip("\n") + "\n").replace("\n", ending).encode(errors="replace")
         if self.ring.middle and (self.terminal or self.ring.stream == 2):  # after a progress bar
             data = ending.encode() + data
         self.sinks[2].put(data)
