@@ -38,9 +38,8 @@ class OcrlabError(Exception):
         """Keep the four texts; `missing` says that a path which the caller named is not there, `parts` are listed."""
         self.what, self.got, self.need, self.do = what, got, need, do
         self.wrong_use = self.wrong_use or missing
-        given = "" if got is None else f"Given: {got}"
-        needed = "" if need is None else f"Needed: {need}"
-        text = escape_name(". ".join(map(_unended, filter(None, [what, given, needed, do]))))
+        facts = [what, None if got is None else f"Given: {got}", None if need is None else f"Needed: {need}", do]
+        text = escape_name(". ".join(_unended(fact) for fact in facts if fact))
         text = "\n- ".join([text, *map(str, parts)])
         super().__init__(text if text.endswith(("?", "!", ".")) and not text.endswith("..") else f"{text}.")
 

@@ -100,7 +100,7 @@ def from_yaml(path: Path) -> list[Setting]:
         line = f", line {mark.line + 1}" if mark else ""
         raise ConfigError(f"{path}{line} is not YAML", got=error.problem, need=LINES) from None
     except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{path} is not YAML", got=error, need=LINES) from None
+        raise ConfigError(f"{path} is not YAML", got=str(error).partition("\n")[0], need=LINES) from None
     if anchors:  # ten lines of them can stand for a billion values
         what = f"{path}, line {anchors[0].start_mark.line + 1} refers to an anchor"
         raise ConfigError(what, got=f"*{anchors[0].value}", need="plain values", do="Write the value out")

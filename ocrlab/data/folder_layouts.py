@@ -215,7 +215,7 @@ def _unsplit(path: Path, split: str) -> Source:
         raise DataError(what, need=f"{half / lacking}, or a JSON beside the images")
     near = difflib.get_close_matches(split, names, 1)
     do = f"Choose one of them, or move some pages into {split}/" if names else None
-    there_is = sorted(entry.name + "/" * entry.is_dir() for entry in path.iterdir())
+    there_is = sorted(entry.name + "/" * entry.is_dir() for entry in _entries(path))
     more = f" and {len(there_is) - 6} more" if len(there_is) > 6 else ""
     got = foreign(path) or f"a folder with {', '.join(there_is[:6]) or 'nothing'}{more}"
     raise DataError(
@@ -282,7 +282,9 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    return list(os.scandir(folder)) if folder.is_dir() else []
+    entries = os.scandir(folder) if folder.is_dir() else ()
+    # A link that leads nowhere, to itself or to where nobody may look raises at the question what it is.
+    return [entry for entry in entries if not entry.is_symlink() or os.path.exists(entry.path)]
 
 
 def _jsons(folder: Path) -> list[Path]:

@@ -46,7 +46,8 @@ def clean_record(value: Mapping[str, Any]) -> dict[str, Any]:
 def note(count: int) -> str:
     """Return what everything that may be shared says of the places that were replaced in it, and that of none too."""
     places = "1 place" if count == 1 else f"{count} places"
-    return f"{places} replaced (secrets, private addresses, names of persons and machines); review before sharing."
+    what = "secrets, private addresses, names of persons and machines, your own in a home folder too"
+    return f"{places} replaced ({what}); review before sharing."
 
 
 def _clean_value(value: Any, finders: Finders) -> tuple[Any, int]:

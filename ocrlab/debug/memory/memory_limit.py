@@ -35,7 +35,7 @@ def find_limit(gigabytes: float | None, *, cuda: bool = False, root: Path = ROOT
 
     `gigabytes` are 10^9 bytes, as the limits of containers and cards are sold.
     """
-    if gigabytes is not None and not gigabytes > 0:
+    if gigabytes is not None and not 0 < gigabytes < 1e9:
         raise ConfigError("--limit must be a positive number of gigabytes", got=gigabytes, need="more than 0 GB")
     asked = int(gigabytes * GB) if gigabytes is not None else None
     if cuda:

@@ -53,10 +53,12 @@ def prepare(path: Path, arguments: Sequence[Sequence[str]]) -> Prepared:
         do = f"ocrlab watch -- python {path}" if path.suffix == ".py" else None
         raise ConfigError(f"{path} is not a notebook", need="a file that ends in .ipynb", do=do)
     try:
-        safe_read.open_file(path).close()
+        executed_file.read(path)  # says what is wrong with a broken file
         notebook = load_notebook_node(str(path))
     except FileNotFoundError:
         raise ConfigError(f"There is no notebook {path}", do="Name a file that ends in .ipynb") from None
+    except DataError:
+        raise
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise DataError(f"{path} is not a notebook", got=f"{type(error).__name__}: {error}") from error
     ours = any("notebook.setup(" in cell.source for cell in notebook.cells if cell.cell_type == "code")
