@@ -14,7 +14,7 @@ from typing import BinaryIO
 from PIL import Image
 
 FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "DIB", "WEBP", "GIF")  # Pillow takes a MPO for a JPEG
-MAX_PIXELS = 150_000_000  # A3 at 1200 dpi is refused, A4 is not
+MAX_PIXELS = 150_000_000  # A3 at 1200 dpi is refused; A4 in colour takes too much memory there, in grey it does not
 MOST_BYTES = 950_000_000  # of memory that decoding an image may take, its file included
 LARGEST_PICTURE = 40_000_000  # pixels of a picture in a report
 BYTES_PER_PIXEL = 8  # at most, of a file that is not compressed
