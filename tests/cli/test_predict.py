@@ -50,13 +50,13 @@ def test_later_pages_of_a_file_are_left_out_and_reported(pages, calls, capsys):
 
 
 def test_words_in_any_order(pages, calls):
-    words = "post.threshold=0.4 a.jpg --out here x=1.jpg --checkpoint c --format json icdar --device cuda"
+    words = "post.threshold=0.4 a.jpg --out here x=1.jpg --checkpoint receipts --format json icdar --device cuda"
     assert main(["predict", *words.split()]) == 0
     assert calls.load.device == "cuda"
     assert calls.files.paths == [Path("a.jpg"), Path("x=1.jpg")], "a file that is there is no setting"
     assert calls.files.formats == ["json", "icdar"]
     assert calls.files.detector.config.post.threshold == 0.4
-    assert calls.load.checkpoint == Path("c")
+    assert calls.load.checkpoint == Path("receipts")
 
 
 def test_lines_go_to_stdout_and_nothing_else_does(pages, calls, capfd):
