@@ -39,11 +39,15 @@ def too_large(fact: Fact, failure: Failure) -> Explanation | None:
         total = math.prod(size for size, _ in factors)
         source, node = place
         largest = max(factors)[1]
+        is_layer = any(value.kind == "module" and not value.own for _, value in failure.values(library=True))
         return Explanation(
             f"`{source.code(node)}` ({frame.place}) makes one result of {wanted} = {total:,} values of {item} bytes, "
             f"{size_words(total * item)} at once: {listed(names)}.",
-            f"If it is meant to be that large, compute it in chunks along {largest} and keep only what is needed of "
-            "each. Otherwise correct the size that is wrong.",
+            "Make its input smaller before the layer by pooling or strides (`nn.AdaptiveAvgPool2d(8)`) or fewer "
+            "channels, and compare the sizes with those of the data."
+            if is_layer
+            else f"If it is meant to be that large, compute it in chunks along {largest} and keep only what is needed "
+            "of each. Otherwise correct the size that is wrong.",
         )
     return None
 

@@ -192,6 +192,13 @@ def loss_without_graph(fact: Fact, failure: Failure) -> Explanation | None:
             ):
                 source_of = next((s for s in failure.all_sources() if call in s.nodes), where.source)
                 code = source_of.code(call)
+                if cut in ("argmax", "argmin") and isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+                    scores = source_of.code(call.func.value)
+                    return Explanation(
+                        f"{text} `{code}` ({source_of.place(call)}): {CUTS[cut]}.",
+                        f"Compute the loss from `{scores}` itself, with cross_entropy or `{scores}.softmax(...)`, which"
+                        f" have a gradient; use `{cut}` for accuracy only.",
+                    )
                 return Explanation(
                     f"{text} `{code}` ({source_of.place(call)}): {CUTS[cut]}.",
                     "Compute the loss from the model's output itself (add its terms with `sum(terms)` or "
@@ -265,7 +272,13 @@ def _is_target(loss: ast.expr, call: ast.AST) -> bool:
 def _made_from(failure: Failure, where: Origin) -> list[ast.expr]:
     returned = [value for _, value in _returns(failure, where)]
     if returned:
-        return returned
+        inside = [
+            binding.value
+            for source, value in _returns(failure, where)
+            for name in dict.fromkeys(part.id for part in ast.walk(value) if isinstance(part, ast.Name))
+            if (binding := source.binding(name, value.lineno)) and binding.kind == "assign" and binding.value
+        ]
+        return [*returned, *inside]
     names = [node for node in ast.walk(where.node) if isinstance(node, ast.Name)]
     return [
         maker.node
@@ -328,11 +341,15 @@ def graph_used_twice(fact: Fact, failure: Failure) -> Explanation | None:
         )
     if len(backward) >= 2:
         first = next((call for call in backward if call.lineno != frame.line), backward[0])
-        text += f" `{source.code(first)}` ({source.place(first)}) went through the same part of the graph."
+        text += f" `{source.code(first)}` ({source.place(first)}) went through the same part of the graph"
+        shared = _common_value(failure, source, first, loss[1]) if loss is not None else ""
+        text += f": both losses are computed from `{shared}`." if shared else "."
         return Explanation(
             text,
-            "Add the losses and call `backward()` once, or pass `retain_graph=True` to the first call; where one "
-            "part should not train, `.detach()` what it gets.",
+            f"Where the first loss should not train what made `{shared}` (the step of a discriminator, a critic), give "
+            f"it `{shared}.detach()`; else add both losses and call `backward()` once."
+            if shared
+            else "Add both losses and call `backward()` once; where a part should not train, `.detach()` what it gets.",
         )
     while loop is not None:
         outside = _computed_before(failure, source, loop, loss[1] if loss else None)
@@ -354,6 +371,37 @@ def graph_used_twice(fact: Fact, failure: Failure) -> Explanation | None:
         "Compute everything that the loss depends on again in each iteration; `.detach()` what is carried over from "
         "the last one.",
     )
+
+
+def _common_value(failure: Failure, source: Source, first: ast.Call, loss: ast.expr) -> str:
+    """Return the name of a value of an inner computation that two losses are made from; '' for none."""
+    before = first.func.value if isinstance(first.func, ast.Attribute) else first
+    names = [_inputs(source, node, first.lineno) for node in (before, loss)]
+    common = [name for name in names[1] if name in names[0]]
+    return next((name for name in common if _is_computed(failure, source, name, first.lineno)), "")
+
+
+def _inputs(source: Source, node: ast.expr, line: int) -> list[str]:
+    """Return the names that an expression is made from, through the assignments of its own names."""
+    todo, names = [node], list[str]()
+    while todo and len(names) < 40:
+        for part in ast.walk(todo.pop(0)):
+            if isinstance(part, ast.Name) and part.id not in names:
+                names.append(part.id)
+                binding = source.binding(part.id, max(line, part.lineno))
+                if binding is not None and binding.kind == "assign" and binding.value is not None:
+                    todo.append(binding.value)
+    return names
+
+
+def _is_computed(failure: Failure, source: Source, name: str, line: int) -> bool:
+    """Return whether a name is a tensor that a call of the program's own, as that of a model, has returned."""
+    live = failure.value(name)
+    if live is not None and live.kind != "tensor":
+        return False
+    binding = source.binding(name, line)
+    value = binding.value if binding is not None and binding.kind == "assign" else None
+    return isinstance(value, ast.Call) and not dotted(value.func).startswith("torch.") and bool(value.args)
 
 
 def _outer_loop(source: Source, loop: ast.AST) -> ast.AST | None:
@@ -736,9 +784,17 @@ def _plain_list(failure: Failure) -> tuple[Source, str, str, int] | None:
             if not isinstance(target, ast.Attribute) or not isinstance(node.value, ast.List | ast.ListComp):  # type: ignore[union-attr,attr-defined]
                 continue
             calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
-            if any(last_name(call.func) in layers for call in calls):
+            calls += [call for appended in _appended_to(owner, target.attr) for call in ast.walk(appended)]  # type: ignore[misc]
+            if any(last_name(call.func) in layers for call in calls if isinstance(call, ast.Call)):
                 return source, owner.name, target.attr, target.lineno
     return None
+
+
+def _appended_to(owner: ast.ClassDef, attribute: str) -> list[ast.expr]:
+    """Return what a class appends to an attribute of its own."""
+    calls = [node for node in ast.walk(owner) if isinstance(node, ast.Call) and last_name(node.func) == "append"]
+    own = [c for c in calls if isinstance(c.func, ast.Attribute) and dotted(c.func.value) == f"self.{attribute}"]
+    return [value for call in own for value in call.args]
 
 
 @explains("non_leaf")

@@ -341,12 +341,18 @@ def class_not_allowed(fact: Fact, failure: Failure) -> Explanation | None:
         if "numpy" in name
         else f"vars({code})"
         if kind == "Namespace"
+        else f"{code}.state_dict()"
+        if _is_module_class(failure, name)
         else f"str({code})"
         if kind.endswith("Path")
         else f"dict({code})"
         if kind in ("defaultdict", "DictConfig", "Box", "EasyDict")
         else ""
     )
+    if plain.endswith(".state_dict()"):
+        text += f" `{code}` is the whole model as a Python object and not only its weights."
+        plain_fix = f"Save its weights, `{plain}`, and load them into a new `{kind}(...)` with `load_state_dict`"
+        return Explanation(text, f"{plain_fix}; {allow}.", changed(source, value, plain))
     if not plain:
         return Explanation(
             text, f"Save plain values in its place, for example `vars({code})` of its attributes; {allow}."
@@ -355,6 +361,15 @@ def class_not_allowed(fact: Fact, failure: Failure) -> Explanation | None:
 
 
 PLAIN_CALLS = set("state_dict item float int str len bool dict list tolist vars asdict time perf_counter round".split())
+
+
+def _is_module_class(failure: Failure, name: str) -> bool:
+    """Return whether a class, by its full name, is a module: one of torch or of the program."""
+    if name.startswith(("torch.nn.modules.", "torchvision.models.")):
+        return True
+    classes = [owner for source in failure.all_sources() for owner in source.classes(name.rpartition(".")[2])]
+    bases = [dotted(base) for owner in classes for base in owner.bases]
+    return any(base.endswith("Module") or base.startswith("nn.") or "Module" in base for base in bases)
 
 
 def _saved_object(failure: Failure, name: str) -> tuple[Source, ast.Call, str, ast.expr, Origin] | None:

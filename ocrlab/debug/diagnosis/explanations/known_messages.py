@@ -726,6 +726,28 @@ MESSAGES: tuple[tuple[Any, ...], ...] = (  # pattern, rules
             "Make it there: `torch.Generator(device=device)`, and pass it to the DataLoader and `random_split`.",
         ),
     ),
+    (
+        r"Found no NVIDIA driver on your system|No CUDA GPUs are available",
+        *(
+            Rule(
+                f"`<call>` (<here>) asks for a GPU, and torch sees none on this machine.{more}",
+                'Take what there is: `device = torch.device("cuda" if torch.cuda.is_available() else "cpu")`. If the '
+                "machine has a GPU, its driver is missing, or hidden from this process (`nvidia-smi` tells).",
+            )
+            for more in ("<device@0.from>", "")
+        ),
+    ),
+    (
+        r"Torch not compiled with CUDA enabled",
+        *(
+            Rule(
+                f"`<call>` (<here>) asks for a GPU, and this torch was built for the CPU only.{more}",
+                'Take what there is: `device = torch.device("cuda" if torch.cuda.is_available() else "cpu")`. For a '
+                "GPU of this machine, install a torch that was built for CUDA.",
+            )
+            for more in ("<device@0.from>", "")
+        ),
+    ),
     # images
     (
         r"Required crop size \((?P<height>\d+), (?P<width>\d+)\) is larger than input image size \((?P<rows>\d+), "

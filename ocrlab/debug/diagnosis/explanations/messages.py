@@ -236,6 +236,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"index out of range: Tried to access index (?P<index>-?\d+) out of table with (?P<rows>\d+) rows",
         r"Assertion `srcIndex < srcSelectDimSize` failed",
         r"INDICES element is out of DATA bounds, id=(?P<index>-?\d+) axis_dim=(?P<rows>\d+)",
+        r"Index \d+ of input takes value (?P<index>-?\d+) which is not in the valid range \[0, (?P<rows>\d+)\)",
     ),
     "index": (
         r"index (?P<index>-?\d+) is out of bounds for (?:dimension|axis) (?P<axis>\d+) with size (?P<size>\d+)",
@@ -508,6 +509,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"zero-size array to reduction operation",
     ),
     "recursion": (r"^RecursionError",),
+    "exit": (r"^SystemExit",),
     "name": (
         r"name '(?P<name>\w+)' is not defined",
         r"cannot access local variable '(?P<name>\w+)'",

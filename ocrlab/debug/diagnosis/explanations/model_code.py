@@ -379,6 +379,14 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
             f"`{code}` ({frame.place}) gets a float where a size (a whole number) belongs.{source_of}",
             "Use `//` in place of `/`, or `int(...)`.",
         )
+    tuple_ = where.node if where is not None and actual == "tuple" else None
+    if where is not None and isinstance(tuple_, ast.Tuple) and len(tuple_.elts) == 1:
+        return Explanation(
+            f"`{operand}` is a tuple of one item: the comma at the end of `{operand} = {where.code}` ({where.place}) "
+            f"makes it one. `{code}` ({frame.place}) takes a tensor.",
+            "Remove the comma at the end of that line.",
+            changed(where.source, tuple_, where.source.code(tuple_.elts[0])),
+        )
     fixes = {
         "device": (
             f"`{operand}` is a `torch.device`: the name was given to the device, or the device was passed in place "

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ocrlab.debug.diagnosis.explanations.explanation import ANY, Explanation, explains, listed
+from ocrlab.debug.diagnosis.explanations.explanation import changed as edit
 from ocrlab.debug.diagnosis.explanations.failure import Cell, Failure
 from ocrlab.debug.diagnosis.explanations.messages import INTEGER, Fact, facts, state_dict_keys
 from ocrlab.debug.diagnosis.explanations.names import local_name, nearest_name
@@ -61,6 +62,29 @@ def run_before(failure: Failure, cell: Cell) -> list[Cell]:
     )
 
 
+@explains("exit")
+def arguments_of_the_kernel(fact: Fact, failure: Failure) -> Explanation | None:
+    """A parser of command-line arguments in a notebook, which reads those of the kernel."""
+    for cell in failure.cells:
+        for call in cell.source.calls("parse_args"):
+            if not call.args and not call.keywords:
+                code = cell.source.code(call)
+                return Explanation(
+                    f"`{code}` ({cell.name}) reads `sys.argv`, and in a notebook these are the arguments of the kernel"
+                    " (`-f .../kernel-....json`), which the parser does not know, so it ends the cell.",
+                    f"Pass the arguments: `{code[:-1]}[])` for the defaults, or `parse_known_args()[0]`; in a notebook"
+                    " plain variables serve as well.",
+                    edit(cell.source, call, f"{code[:-1]}[])") if cell.failed else None,
+                )
+    return None
+
+
+def deletes(cell: Cell, name: str) -> bool:
+    """Return whether a cell deletes a name."""
+    targets = [target for node in cell.source.nodes if isinstance(node, ast.Delete) for target in node.targets]
+    return any(isinstance(target, ast.Name) and target.id == name for target in targets)
+
+
 @explains("name")
 def name_not_defined(fact: Fact, failure: Failure) -> Explanation | None:
     """A name that no cell has defined yet in this session."""
@@ -93,6 +117,13 @@ def name_not_defined(fact: Fact, failure: Failure) -> Explanation | None:
         return Explanation(
             f"`{name}` is defined further down, in {where.name}; {cell.name} runs before it.",
             f'Move cell {where.number} above this one, or run it first; check with "Restart and Run All".',
+        )
+    deleting = next((c for c in run_before(failure, cell) if deletes(c, name)), None)
+    if earlier and deleting is not None:
+        return Explanation(
+            f"`{name}` is defined in {earlier[-1].name}, and {deleting.name} deletes it again: `del {name}`.",
+            f"Take `del {name}` out of cell {deleting.number}, or move it below its last use; run cell "
+            f"{earlier[-1].number} again.",
         )
     if earlier:
         return Explanation(

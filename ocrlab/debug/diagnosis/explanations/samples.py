@@ -167,13 +167,36 @@ def split_that_loses_samples(fact: Fact, failure: Failure) -> Explanation | None
     code = f"`{place[0].code(place[1])}` ({place[0].place(place[1])})" if place else "`random_split`"
     dataset = place[0].code(place[1].args[0]) if place and place[1].args else "dataset"
     return Explanation(
-        f"The lengths of {code} do not add up to the length of the data set: shares that are cut to whole numbers "
-        "with "
-        "`int(...)` lose a sample or two by rounding.",
+        f"The lengths of {code} do not add up to the length of the data set{_sum_and_length(failure, place)}: shares "
+        "that are cut to whole numbers with `int(...)` lose a sample or two by rounding.",
         f"Give shares, which it rounds itself: `random_split({dataset}, [0.8, 0.2])`; or take the rest for the last "
         "part: "
         f"`len({dataset}) - n_train`.",
     )
+
+
+def _sum_and_length(failure: Failure, place: tuple[Source, ast.Call] | None) -> str:
+    """Return `: 289 + 61 + 61 = 411 and not 413`, as far as it is known."""
+    if place is None or len(place[1].args) < 2:
+        return ""
+    parts = failure.value(dotted(place[1].args[1]))
+    whole = failure.value(dotted(place[1].args[0]))
+    length = whole.length if whole and whole.length is not None else (whole.shape or (None,))[0] if whole else None
+    numbers = parts.numbers if parts else None
+    if not numbers and isinstance(place[1].args[1], ast.List | ast.Tuple):
+        values = [_whole_number(failure, node) for node in place[1].args[1].elts]
+        numbers = values if None not in values else None
+    if not numbers:
+        return ""
+    rest = f" and not {length}" if length is not None else ""
+    return f": {' + '.join(map(str, numbers))} = {sum(numbers)}{rest}"
+
+
+def _whole_number(failure: Failure, node: ast.expr) -> int | None:
+    number = constant(node)
+    value = failure.value(dotted(node)) if dotted(node) else None
+    number = value.number if value is not None else number
+    return number if isinstance(number, int) else None
 
 
 @explains("loader_option")
@@ -561,6 +584,14 @@ def file_not_there(fact: Fact, failure: Failure) -> Explanation | None:
         text = f"`{code}` ({frame.place}) writes `{written}`, and its folder `{path.parent}` does not exist."
         return Explanation(text, f"Make the folder first: `os.makedirs({str(path.parent)!r}, exist_ok=True)`.")
     text = f"`{code}` ({frame.place}) opens `{written}`, which does not exist."
+    moved = _changed_folder(failure, frame)
+    if moved and not path.is_absolute():
+        place, line = moved
+        return Explanation(
+            f"{text} A relative path is looked up in the working directory, and `{line}` ({place}) has changed that.",
+            "Use absolute paths: `ROOT = Path.cwd()` before any change of the directory, then `ROOT / ...`; or change"
+            " back with `os.chdir(...)`. A relative `chdir` goes one folder further each time it runs.",
+        )
     script = Path(frame.file).parent
     if not path.is_absolute() and frame.cell is None and script.is_dir():
         if (script / path).exists():
@@ -580,6 +611,18 @@ def file_not_there(fact: Fact, failure: Failure) -> Explanation | None:
             f"Use `{near}`, or correct the name in the list that it comes from.",
         )
     return Explanation(text, "Correct the path, or start the program in the folder that it is relative to.")
+
+
+def _changed_folder(failure: Failure, frame: Frame) -> tuple[str, str] | None:
+    """Return where, and by which line, the working directory was changed before a frame's line."""
+    for cell in sorted(failure.cells, key=lambda cell: -(cell.count or 0)):
+        for number, line in reversed([*enumerate(cell.text.splitlines(), 1)]):
+            before = cell.count is not None and cell.count <= (frame.cell or 0)
+            if before and line.strip().startswith(("%cd ", "os.chdir(", "chdir(")):
+                return f"cell {cell.number}, line {number}", line.strip()
+    source = failure.source(frame)
+    calls = [call for call in source.calls("chdir") if call.lineno < frame.line] if source and not failure.cells else []
+    return (source.place(calls[-1]), source.code(calls[-1])) if source and calls else None
 
 
 @explains("pickle")

@@ -23,7 +23,7 @@ def run(text: str, order: str) -> list[dict[str, Any]]:
         sources[f"cell-{count}"] = source
         try:
             exec(compile(source, f"cell-{count}", "exec"), names)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             output = {"output_type": "error", "ename": type(error).__name__, "evalue": str(error)}
             cells[number - 1]["outputs"] = [output | {"traceback": _traceback(error, sources)}]
     for cell, texts in zip(cells, versions, strict=True):
@@ -31,7 +31,7 @@ def run(text: str, order: str) -> list[dict[str, Any]]:
     return cells
 
 
-def _traceback(error: Exception, sources: dict[str, str]) -> list[str]:
+def _traceback(error: BaseException, sources: dict[str, str]) -> list[str]:
     """Return a traceback as IPython prints it."""
     parts = [f"{type(error).__name__}{'':20}Traceback (most recent call last)"]
     for frame in traceback.extract_tb(sys.exc_info()[2])[1:]:
@@ -49,6 +49,35 @@ def _traceback(error: Exception, sources: dict[str, str]) -> list[str]:
 
 # name -> (order of the runs, cells, words of the explanation or its fix)
 NOTEBOOKS: dict[str, tuple[str, str, list[str]]] = {
+    "deleted_to_free_memory": (
+        "1 2 3",
+        "teacher = [1, 2]\n---\nstudent = sum(teacher)\ndel teacher\n---\nprint(teacher)",
+        ["cell 2 (`student = sum(teacher)`) deletes it again: `del teacher`", "out of cell 2"],
+    ),
+    "changed_folder": (
+        "1 2 3",
+        "import os\nhome = os.getcwd()\n---\nos.chdir(home)\n---\nopen('data/tongue.csv')",
+        ["`os.chdir(home)` (cell 2, line 1) has changed that"],
+    ),
+    "arguments_of_the_kernel": (
+        "1 2",
+        """import argparse
+import sys
+sys.argv = ["ipykernel_launcher.py", "-f", "kernel.json"]
+---
+args = argparse.ArgumentParser(exit_on_error=False).parse_args()""",
+        ["reads `sys.argv`", "parse_args([])"],
+    ),
+    "table_of_an_earlier_vocabulary": (
+        "1 2 1 3",
+        """words = globals().get("words", ["a"]) + ["b", "c"]
+---
+import torch
+embed = torch.nn.EmbeddingBag(len(words), 4)
+---
+embed(torch.tensor([len(words) - 1]), torch.tensor([0]))""",
+        ["cell 2", "In[2]"],
+    ),
     "pop_config": (
         "1 2 3 2",
         """config = {"lr": 0.1, "name": "resnet", "classes": 4}

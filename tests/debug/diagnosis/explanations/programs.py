@@ -181,6 +181,63 @@ Net()(torch.rand(64, 3, 100, 100))
 """,
         ["`fc1`", "27648", "4500", "48 x 24 x 24", "in_features=27648"],
     ),
+    "a_sample_of_a_generator_in_both_losses": (
+        """
+g, d, judge = nn.Linear(3, 5), nn.Linear(5, 1), nn.BCEWithLogitsLoss()
+ones, zeros = torch.ones(4, 1), torch.zeros(4, 1)
+fake = g(torch.randn(4, 3))
+d_loss = judge(d(torch.rand(4, 5)), ones) + judge(d(fake), zeros)
+d_loss.backward()
+g_loss = judge(d(fake), ones)
+g_loss.backward()
+""",
+        ["both losses are computed from `fake`", "`fake.detach()`"],
+    ),
+    "an_index_in_a_function_of_the_loss": (
+        """
+def off(scores, truth):
+    level = scores.argmax(dim=1)
+    return (level - truth).abs().float().mean()
+loss = off(nn.Linear(3, 4)(torch.rand(5, 3)), torch.ones(5))
+loss.backward()
+""",
+        ["`argmax` has no gradient", "`scores.softmax(...)`", "accuracy only"],
+    ),
+    "a_comma_at_the_end": (
+        """
+z = torch.rand(3, 4).flatten(1),
+F.dropout(z)
+""",
+        ["a tuple of one item: the comma at the end", "z = torch.rand(3, 4).flatten(1)"],
+    ),
+    "layers_appended_to_a_list": (
+        """
+class Tides(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stages = []
+        for size in (3, 4):
+            self.stages.append(nn.Linear(size, size + 1))
+torch.optim.Adam(Tides().parameters())
+""",
+        ["`self.stages`", "nn.ModuleList"],
+    ),
+    "shares_cut_to_whole_numbers": (
+        """
+data = TensorDataset(torch.rand(413, 2))
+sizes = [int(0.7 * 413), int(0.15 * 413), int(0.15 * 413)]
+torch.utils.data.random_split(data, sizes)
+""",
+        ["289 + 61 + 61 = 411 and not 413"],
+    ),
+    "a_whole_model_in_a_file": (
+        """
+net = nn.Linear(2, 3)
+torch.save(net, "net.pt")
+torch.load("net.pt")
+""",
+        ["the whole model as a Python object", "torch.save(net.state_dict()", "`load_state_dict`"],
+    ),
     "every_pair_at_once": (
         """
 points = torch.rand(400_000, 16)
