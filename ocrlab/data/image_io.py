@@ -1,19 +1,14 @@
 """Image files: size and orientation from the header alone, pixels as RGB.
 
 EXIF orientation (tag 274, values 1-8) is applied only when asked for. TIFF is the exception: there the orientation is a
-tag of the format itself, and Pillow applies it, whatever it is asked.
-
-Pillow decodes: the pixels and the time are OpenCV's, and for a damaged file the libjpeg and libpng of OpenCV print to
-the terminal, where only a redirected error stream of the whole process could stop them. The libtiff of Pillow prints
-too, that of OpenCV can be silenced: it decodes the usual kinds of TIFF.
+tag of the format itself, and OpenCV and Pillow both apply it, whatever they are asked.
 """
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -30,14 +25,19 @@ from ocrlab.data.image_formats import BESIDES, BYTES_PER_PIXEL, MAX_PIXELS, MOST
 from ocrlab.data.shards.tar_member import Member
 
 ORIENTATION_TAG = 274
-BAND = 256  # rows of a page that are converted at a time
-# Bytes of memory that a pixel takes at most while it is decoded: where Pillow stores it, the result, and what the
-# decoder itself needs (coefficients of a progressive JPEG, strips of a TIFF, several copies of a WebP).
-STORED, RESULT, PROGRESSIVE = {"1": 1, "L": 1, "P": 1, "I;16": 2}, 3, 11
-LIBRARIES = {"TIFF": 9, "WEBP": 16}
+DEFLATE = 1032  # bytes at most that one compressed byte stands for (RFC 1951: 258 for each 2 bits)
+if "OPENCV_LOG_LEVEL" not in os.environ:  # ocrlab reports what is wrong with a file; the decoders need not print it too
+    (cv2.utils.logging if hasattr(cv2.utils, "logging") else cv2).setLogLevel(0)  # OpenCV 5, and 4
+BAND = 512  # rows of a page that are converted at a time
+# Bytes of memory that a pixel takes at most while a plain PNG or JPEG is decoded, of which OpenCV makes two copies, and
+# while anything else is: a progressive JPEG has coefficients too, a TIFF a whole strip.
+LIGHT, HEAVY = 6, 9
+MOST_CHUNKS = 100_000  # of a PNG whose sums are checked
 MOST_SCANS = 100  # of a JPEG: each goes over all of its pixels; 10 are usual
 START_OF_SCAN = b"\xff\xda"
 ALPHA_MODES = frozenset({"RGBA", "LA", "PA", "La", "RGBa"})
+PILLOW_MODES = frozenset({"CMYK", "LAB", "HSV"})  # OpenCV converts these by other formulas, or takes them for RGB
+
 
 # By what the first 16 bytes hold: what to do with a file that is not an image.
 FOREIGN = {
@@ -56,6 +56,7 @@ class Header:
     height: int
     orientation: int  # EXIF, 1 (upright) to 8
     form: str  # JPEG, PNG, ...
+    opencv: bool  # OpenCV decodes it as it should; otherwise Pillow does
     memory: int = 0  # bytes that its pixels take at most while they are decoded
 
     @property
@@ -92,7 +93,9 @@ def read_image(path: Path | Member | str, *, exif: bool = False) -> NDArray[np.u
     """
     path = _place(path)
     header, data = _read(path)
-    rgb = _decode(data, path)
+    rgb = _decode_opencv(data) if header.opencv and _is_whole(data, header) else None
+    if rgb is None or rgb.shape[:2] != (header.height, header.width):
+        rgb = _decode_pillow(data, path)
     return upright(rgb, header.orientation) if exif else rgb
 
 
@@ -148,7 +151,7 @@ def _read(path: Path | Member) -> tuple[Header, bytes]:
     if header.form in ("JPEG", "MPO") and (scans := data.count(START_OF_SCAN)) > 2:  # of a thumbnail, and its own
         if scans > MOST_SCANS:
             raise PageError("is not decoded", file=path, got=f"{scans:,} scans", need=f"at most {MOST_SCANS}")
-        _check_size(path, replace(header, memory=PROGRESSIVE * header.width * header.height), len(data))
+        _check_size(path, replace(header, memory=HEAVY * header.width * header.height), len(data))
     return header, data
 
 
@@ -191,16 +194,54 @@ def _describe(image: Image.Image) -> Header:
         except Exception:  # a broken EXIF block says nothing, and the pixels are still good
             tag = None
         orientation = tag if isinstance(tag, int) and 1 <= tag <= 8 else 1
-    extra = PROGRESSIVE if "progressive" in image.info else LIBRARIES.get(image.format or "", 0)
-    memory = image.width * image.height * max(STORED.get(image.mode, 4) + RESULT, extra)
-    return Header(image.width, image.height, orientation, image.format or "", memory)
+    special = image.mode in ALPHA_MODES | PILLOW_MODES or "transparency" in image.info
+    special |= image.info.get("jfif_version", (1, 0))[0] != 1  # libjpeg complains on stderr, except in Pillow
+    light = image.format in ("JPEG", "MPO", "PNG") and not special and "progressive" not in image.info
+    memory = image.width * image.height * (LIGHT if light else HEAVY)
+    return Header(image.width, image.height, orientation, image.format or "", not special, memory)
 
 
-def _decode(data: bytes, path: Path | Member) -> NDArray[np.uint8]:
+def _is_whole(data: bytes, header: Header) -> bool:
+    """Return whether OpenCV may decode a file: it fills what a cut JPEG lacks with grey, and says nothing.
+
+    Of a damaged PNG, and of one that cannot hold its pixels, libpng complains on stderr by itself.
+    """
+    if header.form in ("JPEG", "MPO"):
+        return data.rfind(b"\xff\xd9") > data.rfind(START_OF_SCAN)  # the end of the image
+    if header.form != "PNG":
+        return True
+    enough = header.width * header.height <= DEFLATE * 8 * len(data)
+    return enough and b"IEND" in data[-64:] and _sums_are_right(data)
+
+
+def _sums_are_right(png: bytes) -> bool:
+    """Return whether the check sums of a PNG's chunks are right (ISO 15948, 5.3)."""
+    view, at = memoryview(png), 8
+    for _ in range(MOST_CHUNKS):
+        if at >= len(png):
+            return True
+        end = at + 8 + int.from_bytes(view[at : at + 4], "big")
+        if zlib.crc32(view[at + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
+            return False
+        at = end + 4
+    return False
+
+
+def _decode_opencv(data: bytes) -> NDArray[np.uint8] | None:
+    flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+    try:
+        bgr = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error:
+        return None  # Pillow gets its turn, and words the error if it fails too
+    if bgr is None or bgr.dtype != np.uint8:
+        return None
+    return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr), np.uint8)
+
+
+def _decode_pillow(data: bytes, path: Path | Member) -> NDArray[np.uint8]:
     try:
         with open_image(io.BytesIO(data)) as image:
-            quiet = _decode_tiff(data) if image.format == "TIFF" and image.mode in ("1", "L", "RGB") else None
-            return _to_rgb(image, path) if quiet is None or quiet.shape[1::-1] != image.size else quiet
+            return _to_rgb(image, path)
     except PageError:
         raise
     except Exception as error:  # see _header
@@ -208,38 +249,17 @@ def _decode(data: bytes, path: Path | Member) -> NDArray[np.uint8]:
         raise PageError("is damaged", file=path, got=got, need="a complete image", do=do) from error
 
 
-@contextmanager
-def opencv_log_level(level: int) -> Iterator[None]:
-    """Let OpenCV print fewer messages meanwhile: 0 for none."""
-    log = cv2.utils.logging if hasattr(cv2.utils, "logging") else cv2  # OpenCV 5, and 4
-    before = log.getLogLevel()
-    log.setLogLevel(level)
-    try:
-        yield
-    finally:
-        log.setLogLevel(before)
-
-
-def _decode_tiff(data: bytes) -> NDArray[np.uint8] | None:
-    flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-    with opencv_log_level(0), suppress(cv2.error):  # Pillow gets its turn, and words the error if it fails too
-        bgr = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
-        if bgr is not None and bgr.dtype == np.uint8:
-            return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr), np.uint8)
-    return None
-
-
 def _to_rgb(image: Image.Image, path: Path | Member) -> NDArray[np.uint8]:
     if image.mode in ("I", "F"):
         what, do = "has 32 bits a pixel, whose range is unknown", "Convert it to an 8 bit PNG"
         raise PageError(what, file=path, got=f"mode {image.mode}", need="8 or 16 bits a channel", do=do)
+    if image.mode.startswith("I;16"):
+        grey = (np.asarray(image) >> 8).astype(np.uint8)
+        return np.repeat(grey[:, :, None], 3, axis=2)
     width, height = image.size
     rgb = np.empty((height, width, 3), np.uint8)
     for top in range(0, height, BAND):  # so that a conversion never holds the whole page once more
         part = image.crop((0, top, width, min(top + BAND, height)))
-        if part.mode.startswith("I;16"):
-            rgb[top : top + BAND] = (np.asarray(part) >> 8)[:, :, None]
-            continue
         if part.mode in ALPHA_MODES or "transparency" in part.info:
             part = Image.alpha_composite(Image.new("RGBA", part.size, "white"), part.convert("RGBA"))
         rgb[top : top + BAND] = np.asarray(part.convert("RGB"))

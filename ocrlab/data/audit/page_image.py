@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,46 +19,48 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab.data.annotations import PageError
-from ocrlab.data.image_io import Header, opencv_log_level, read_file, read_header, read_image
+from ocrlab.data.image_io import Header, read_header, read_image
 from ocrlab.data.shards.tar_member import Member
 from ocrlab.geometry import Polygon
 
 Image = NDArray[np.uint8]
-COMPLAIN = ("JPEG", "MPO", "PNG")  # formats whose libraries print what is wrong with a file
 
 
 def decode(path: Path | Member) -> tuple[Image, Header, list[str]]:
-    """Return an image (H, W, 3) RGB as stored, its header, and what a decoder says of it; raises PageError."""
+    """Return an image (H, W, 3) RGB as stored, its header, and what the decoder had to say; raises PageError.
+
+    libjpeg reports damage that it can step over ("bad Huffman code", "premature end") on the error stream only, where
+    nobody reads it; here that stream is caught while one image decodes.
+    """
     header = read_header(path)
     try:
-        image = read_image(path, exif=False)
-        return image, header, _complaints(read_file(path)) if header.form in COMPLAIN else []
+        with _captured_stderr() as read_messages:
+            image = read_image(path, exif=False)
     except MemoryError as error:
         got = f"{header.width} x {header.height} pixels"
         raise PageError("does not fit into memory", file=path, got=got) from error
+    return image, header, read_messages()
 
 
-def _complaints(data: bytes) -> list[str]:
-    """Return the lines that libjpeg or libpng print about an image.
-
-    Of damage that they can step over ("bad Huffman code", "premature end") they tell the error stream only, and Pillow
-    silences them: here OpenCV decodes, while that stream goes to a file.
-    """
-    try:
-        stderr = os.dup(2)
-    except OSError:  # there is no error stream to write to
-        return []
+@contextlib.contextmanager
+def _captured_stderr() -> Iterator[Callable[[], list[str]]]:
+    """Catch what C libraries write to the error stream; yields a function that returns the lines about the image."""
+    lines: list[str] = []
     with tempfile.TemporaryFile() as capture:
-        os.dup2(capture.fileno(), 2)
         try:
-            with opencv_log_level(0), contextlib.suppress(cv2.error):
-                cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_REDUCED_GRAYSCALE_8)
+            stderr_copy = os.dup(2)
+        except OSError:  # there is no error stream to write to
+            yield lambda: lines
+            return
+        try:
+            os.dup2(capture.fileno(), 2)
+            yield lambda: lines
         finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-        capture.seek(0)
-        text = capture.read(4000).decode("utf-8", errors="replace")
-    return [line.strip() for line in text.splitlines() if line.strip()]
+            os.dup2(stderr_copy, 2)
+            os.close(stderr_copy)
+            capture.seek(0)
+            text = capture.read(4000).decode("utf-8", errors="replace")
+            lines += [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def fingerprint(image: Image) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
