@@ -109,7 +109,7 @@ def line_of(text: str, *keys: str) -> int | None:
     """Return the line of the last of nested `keys` in a JSON text: the parser reports no positions."""
     at = 0
     for key in keys:
-        at = max(text.find(form, at) for form in (json.dumps(key), json.dumps(key, ensure_ascii=False)))
+        at = max(text.find(form, at) for form in {json.dumps(key), json.dumps(key, ensure_ascii=False)})
         if at < 0:
             return None
     return text.count("\n", 0, at) + 1

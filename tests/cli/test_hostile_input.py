@@ -132,3 +132,9 @@ def test_a_hostile_input_has_one_clear_error(
     assert status in (1, 2)
     assert re.search(says, err), err
     assert err.count("ocrlab: ") == 1 and "Traceback" not in err and "OCRLAB_TRACEBACK" not in err
+
+
+def test_pages_of_which_none_exists_are_not_all_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.jsonl").write_text("".join(f'{{"image": "p{n}.jpg", "boxes": []}}\n' for n in range(30_000)))
+    assert main(["evaluate", "--oracle", str(tmp_path), "split=train"]) == 1
+    assert "Given: 10,000 bad pages, the first being" in capfd.readouterr().err

@@ -22,6 +22,8 @@ from ocrlab.data.image_io import read_header, read_image
 from ocrlab.data.shards import dataset
 from ocrlab.errors import DataError
 
+HOPELESS = 10_000  # bad pages without a good one, after which no more are read
+
 __all__ = ["Boxes", "Index", "PageError", "Problem", "Sample", "load", "read_icdar", "read_image", "write_icdar"]
 
 
@@ -62,8 +64,10 @@ def load(
             raise errors[0]
         if progress:
             progress(number, len(readers))
+        if not samples and len(errors) >= HOPELESS:
+            break
     if not samples:
-        got = f"{len(errors)} bad pages, the first being {errors[0]}" if errors else "an empty list of pages"
+        got = f"{len(errors):,} bad pages, the first being {errors[0]}" if errors else "an empty list of pages"
         raise DataError(f"No page of split {split!r} in {path} can be used", got=got.rstrip("."), need="one good page")
     return Index(list(samples.values()), dropped, notes + [error.problem for error in errors], path, split)
 
