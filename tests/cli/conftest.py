@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from ocrlab.cli import detector_options
 from ocrlab.config.schema import Config
 from ocrlab.data import folder_layouts
 from ocrlab.data.annotations import Problem
@@ -29,6 +30,8 @@ def in_process(monkeypatch) -> None:
 def calls(monkeypatch) -> SimpleNamespace:
     """Replace fit, predict and machine by modules that write down how they were called, and return what they wrote."""
     record_of_calls = SimpleNamespace(fit=None, load=None, evaluate=None, files=None, status="success", noise=None)
+
+    monkeypatch.setattr(detector_options, "check_checkpoint", lambda _path: None)
 
     def fit(config, *, resume=None, progress):
         record_of_calls.fit = SimpleNamespace(config=config, resume=resume)

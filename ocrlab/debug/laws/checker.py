@@ -112,7 +112,8 @@ def check_step(
     torch.set_grad_enabled(True)
     step = Experiment(model, batch, loss, optimizers)
     loader_given, val_given = loader is not None, val_loader is not None
-    loader = loader if loader is not None else loader_of(step.rows)
+    if loader is None and (candidate := loader_of(step.rows)) is not None and data.may_have_made(step, candidate):
+        loader = candidate
     val_loader = val_loader if val_loader is not None else other_loader(loader)
     size = getattr(loader, "batch_size", None)
     extras = Extras(loader, val_loader, factory, scheduler, size, loader_given, val_given)

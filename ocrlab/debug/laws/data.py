@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, default_collate
 
 from ocrlab.debug.instruments.sample_names import batch_names
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
@@ -111,6 +111,16 @@ def test(step: Experiment, extras: Extras) -> Iterator[Result]:
     if extras.loader is None:
         raise NotTestable("give `loader`, and `val_loader` to compare both sets")
     yield holds("batches, items and transforms" + (" and both sets" if extras.val_loader is not None else ""))
+
+
+def may_have_made(step: Experiment, loader: Any) -> bool:
+    """Return whether items of a loader have the shapes of the samples in the batch; of own collating the size tells."""
+    if loader.collate_fn is default_collate and not isinstance(loader.dataset, IterableDataset):
+        with contextlib.suppress(NotTestable), _undone(step, loader.dataset):
+            item = default_collate([loader.dataset[0]])
+            shapes = [[t.shape[1:] for _, t in dotted_tensors(part)] for part in (item, step.batch)]
+            return shapes[0] == shapes[1]
+    return bool(loader.batch_size == step.rows)
 
 
 def _batch_size(step: Experiment, extras: Extras) -> Iterator[Result]:

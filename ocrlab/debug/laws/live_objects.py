@@ -30,13 +30,9 @@ def trained_elsewhere(optimizers: Sequence[Optimizer]) -> set[int]:
 
 
 def loader_of(rows: int) -> Any:
-    """Return the one DataLoader of this process with shuffled or dropped batches that may have made a batch; or None.
-
-    It is only read, and its data set is asked for items; it is never iterated.
-    """
+    """Return the one DataLoader of this process that may have made a batch of so many samples; or None."""
     loaders = [o for o in gc.get_objects() if type(o) is DataLoader and o.batch_size is not None]
-    exact = [loader for loader in loaders if loader.batch_size == rows]
-    chosen = exact or loaders
+    chosen = [loader for loader in loaders if loader.batch_size == rows] or loaders
     return chosen[0] if len(chosen) == 1 else None
 
 

@@ -273,7 +273,7 @@ class Fields(Dataset[tuple[Tensor, Tensor]]):
     ("data", "text"),
     [
         (Fields("bilinear"), "bilinear interpolation"),
-        (Fields("nearest", True), "read a second time"),
+        (Fields("nearest", True), "read again"),
         (Fields("nearest"), ""),
     ],
 )
