@@ -307,9 +307,7 @@ class Reader:
             result |= self.cells(value.iloc[:MAX_ROWS, :MAX_ITEMS])
         index = value.index
         result["index"] = (
-            {"type": type(index).__name__, "first": repr(index[0])[:40], "last": repr(index[-1])[:40]}
-            if len(index)
-            else {}
+            {"type": type(index).__name__, "first": label(index[0]), "last": label(index[-1])} if len(index) else {}
         )
         return result
 
@@ -325,15 +323,15 @@ class Reader:
                 whole = {
                     str(key)[:MAX_TEXT]: repr(item)[:40] for key, item in rows.iloc[row].items() if type(item) is str
                 }
-                label = repr(rows.index[row])[:40]
-                missing[str(name)[:MAX_TEXT]] = {"count": int(empty.sum()), "row": label, "texts": whole}
+                where = label(rows.index[row])
+                missing[str(name)[:MAX_TEXT]] = {"count": int(empty.sum()), "row": where, "texts": whole}
             if column.dtype.kind not in "biufc":
                 odd = [
                     (row, item) for row, item in enumerate(column.tolist()) if type(item) is str and not number(item)
                 ]
                 if odd:
-                    label, few = repr(rows.index[odd[0][0]])[:40], list(dict.fromkeys(item[:40] for _, item in odd))
-                    texts[str(name)[:MAX_TEXT]] = {"count": len(odd), "row": label, "values": few[:4]}
+                    where, few = label(rows.index[odd[0][0]]), list(dict.fromkeys(item[:40] for _, item in odd))
+                    texts[str(name)[:MAX_TEXT]] = {"count": len(odd), "row": where, "values": few[:4]}
             if self.late():
                 break
         return {"texts": texts, "missing": missing, "rows": len(rows)}
@@ -410,9 +408,12 @@ class Reader:
             others = 0
             for name in [*referenced, *code.co_names][:MAX_LOCALS]:
                 value = local.get(name, frame.f_globals.get(name))
-                if name not in values and others < MAX_REFERENCED and self.explains_much(value):
-                    values[name] = self.describe(value, 1)
-                    others += 1
+                try:  # a view that was changed in place raises where its graph is asked for
+                    if name not in values and others < MAX_REFERENCED and self.explains_much(value):
+                        values[name] = self.describe(value, 1)
+                        others += 1
+                except Exception:
+                    continue
         else:
             for name, value in list(local.items())[:MAX_NAMES]:
                 wanted = (
@@ -481,6 +482,13 @@ def parameters(value: Any) -> list[str] | None:
         if not code.co_flags & 0x08:  # without **options the classes below it get no names from the caller
             break
     return [name for name in dict.fromkeys(names) if name not in ("self", "cls")][:MAX_ITEMS] or None
+
+
+def label(value: Any) -> str:
+    """Return the label of a row; of a class of the program only its name."""
+    place = type(value).__module__.partition(".")[0]
+    is_plain = type(value) in (*PLAIN, str) or place in ("pandas", "numpy", "datetime")
+    return repr(value)[:40] if is_plain else type(value).__qualname__
 
 
 def is_path(value: Any) -> bool:
