@@ -619,7 +619,7 @@ b = (out * out).mean()
 a.backward()
 b.backward()
 """,
-        ["`a.backward()`", "retain_graph"],
+        ["`a.backward()`", "Add both losses"],
     ),
     "gan_step": (
         """
