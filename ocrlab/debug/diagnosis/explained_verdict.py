@@ -28,7 +28,6 @@ EXPLAINED = (
     "dist.misconfig",
     "dist.unused_params",
     "driver.none",
-    "gpumem.capacity",
     "host.alloc_fail",
     "io.missing",
     "io.permission",

@@ -15,7 +15,7 @@ from ocrlab.debug.diagnosis.explanations.source import argument, constant, dotte
 
 ITEM_SIZES = {"float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "float16": 2, "bfloat16": 2, "bool": 1}
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "PiB": 1 << 50, "EiB": 1 << 60}
-MOST_FACTORS, MOST_SIZES = 4, 24
+MOST_FACTORS, MOST_SIZES = 3, 24
 
 
 @explains("allocation")
@@ -30,7 +30,7 @@ def too_large(fact: Fact, failure: Failure) -> Explanation | None:
     sizes = list(_sizes(failure))
     dtypes = [value.dtype for value in frame.values.values() if value.kind in ("tensor", "array")]
     item_sizes = [ITEM_SIZES.get(str(dtype), 4) for dtype in dtypes]
-    for item in dict.fromkeys([*item_sizes, 4, 8]):
+    for item in [ITEM_SIZES.get(fact.dtype, 4)] if fact.dtype else dict.fromkeys([*item_sizes, 4, 8]):
         factors = _factors(fact, item, sizes)
         if factors is None:
             continue
@@ -107,17 +107,15 @@ def _sizes(failure: Failure) -> Iterator[tuple[int, str]]:
 
 
 def _factors(fact: Fact, item: int, sizes: list[tuple[int, str]]) -> list[tuple[int, str]] | None:
-    """Return the fewest sizes that multiply to the values that were asked for; those of other operands first."""
-    if fact.bytes is not None:
-        low = high = int(fact.bytes)
-    else:  # a rounded number
-        size = float(fact.size) * UNITS[str(fact.unit)]
-        low, high = int(size * 0.995), int(size * 1.005)
-    if low < 1 << 30:
+    """Return the fewest sizes that multiply to the values that were asked for, to the byte; NumPy names its shape."""
+    if fact.shape:
+        names = dict(reversed(sizes))
+        return [(n, names.get(n, "in the shape of the message")) for n in fact.shape]
+    if fact.bytes is None or int(fact.bytes) < 1 << 30:  # of a rounded number many products are near
         return None
     large = sorted(dict.fromkeys(sizes), key=lambda size: -size[0])[:MOST_SIZES]
     for count in range(1, MOST_FACTORS + 1):
         for chosen in itertools.combinations_with_replacement(large, count):
-            if low <= math.prod(size for size, _ in chosen) * item <= high:
+            if math.prod(size for size, _ in chosen) * item == int(fact.bytes):
                 return list(chosen)
     return None

@@ -500,7 +500,8 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     ),
     "allocation": (
         r"you tried to allocate (?P<bytes>\d+) bytes",
-        r"(?:Tried to|Unable to) allocate (?P<size>[\d.]+) (?P<unit>[KMGTPE]?i?B)",
+        rf"Unable to allocate (?P<size>[\d.]+) (?P<unit>[KMGTPE]?i?B) for an array with shape {shape('shape')} and "
+        r"data type (?P<dtype>\w+)",
     ),
     "key": (r"^KeyError",),
     "assertion": (r"^AssertionError",),
