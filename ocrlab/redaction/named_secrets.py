@@ -47,10 +47,12 @@ ACCESS_KEY = re.compile(
 )
 ANY_KEY = re.compile(r"[A-Za-z0-9+/=-]{16,}[\"',;)\]}]*$")
 LONG = 24  # characters; what is shorter and drawn at random has a digit
+COUNT = re.compile(r"\d{1,3}[,;:)\]}]*$")
 NUMBER = re.compile(r"[-+]?[\d.]{1,9}(?:e-?\d+)?(?:[,;:)\]}].*)?$")
 SENTENCE = re.compile(rf"{LETTER}+ {LETTER}+(?![\w=:])")
 QUOTE = r"(?:\\{0,3}[\"']|&quot;|&#0?39;|&#x27;|&#34;|%2[27])"
 SPACE = r"[ \t\u00a0\u3000]{0,40}"
+MARKUP = r"(?:(?:[ \t]?</?[a-z]\w{0,9}(?: [^<>\n]{0,80})?>){1,4}[ \t]?)?"  # colours of a cell: </span> <span class="o">
 
 HEADER = re.compile(r"(authorization\\{0,3}[\"']?\s{0,4}[:=]\s{0,4}\\{0,3}[\"']?)(\w+ +)?([^\s\"',\\]+)", re.IGNORECASE)
 BEARER = re.compile(r"\bbearer +(?=[^\s\"',\\]*\d)([^\s\"',\\]{12,})", re.IGNORECASE)
@@ -60,7 +62,7 @@ SCHEMES = ("bearer", "basic", "token", "digest", "apikey", "negotiate")
 # there only a value that looks drawn is hidden.
 BETWEEN = re.compile(
     rf"{QUOTE}?(?:\[\w{{1,20}})?\]?(?:{SPACE}:{SPACE}(?:str|bytes|Any|SecretStr)(?: ?\| ?None)?{SPACE}=(?!=)"
-    rf"|{SPACE}(?:[=!]=?>?|:=|->|<-|→|⇒|\.{{3,40}}|[：＝]|:(?!:|//)|%3[aAdD])\*{{0,2}}|(?P<copula>[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]{{1,8}}[:：]?)|(?=[「『«„“])"
+    rf"|{MARKUP}{SPACE}(?:[=!]=?>?|:=|->|<-|→|⇒|\.{{3,40}}|[：＝]|:(?!:|//)|%3[aAdD])\*{{0,2}}{MARKUP}|(?P<copula>[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]{{1,8}}[:：]?)|(?=[「『«„“])"
     r"|(?P<weak>,[ \t]?|[ \t]{0,40}[|│┃][ \t]{0,40}|[ \t]{2,40}|\t|(?:</\w+>\s{0,9}){1,3}(?:<\w[^>\n]{0,80}>){1,3}))"
     rf"{SPACE}(?:!(?:vault|secret|str|binary|encrypted)[\w/:-]{{0,20}} )?\{{?"
     rf"(?:(?:(?:[a-z]\w{{0,30}}\.){{0,3}}[A-Z]\w{{0,40}}|str|bytes)\((?=[bru]?{QUOTE}))?"
@@ -98,7 +100,7 @@ BARE = (
 VALUE = re.compile(
     rf"[bfru]?(?:(?P<plain>[\"'])(?P<text>(?:\\.|(?!(?P=plain))[^\\\n]){{0,8000}})(?P=plain)"
     rf"|(?P<quote>{QUOTE})(?P<inside>[^\n]{{0,8000}}?)(?P=quote)"
-    rf"|[«»„“‘「『`] ?(?P<fancy>[^\n«»„“”’」』`]{{1,400}}?) ?[«»“”’」』`])"
+    rf"|[«»„“‘「『`][ \u00a0]?(?P<fancy>[^\n«»„“”’」』`]{{1,400}}?)[ \u00a0]?[«»“”’」』`])"
     rf"|{QUOTE}?(?P<bare>{BARE}{{1,200}})"
 )
 REST = re.compile(rf"{BARE}*")
@@ -128,7 +130,7 @@ VALUE_FIRST = re.compile(  # `hunter2 is the password`
     r" (?:is|are|as|ist|sind|als|est|sont|comme|es|son|como|è|sono|come|é)"
     r" (?:(?:the|my|your|a|das|dein|mein|le|mon|votre|la|tu|su|mi|il|sua|minha) )?$"
 )
-NETRC = re.compile(r"\blogin[ \t]{1,4}\S{1,80}[ \t]{1,4}password[ \t]{1,4}(?!\()(\S+)", re.IGNORECASE)
+CHANGED = re.compile(r"[\"'»”`]? (?:->|=>|→) [\"'«„“`]?(?P<value>[^\s\"'<>«»“”`]{4,200})")  # "before" -> "after"
 BEFORE, AFTER = 80, 40  # characters before a word in which its identifier begins, and in which a word belongs to it
 UNSPACED = "\u0e00"  # from here on letters of languages that do not part words: Thai, Chinese, Japanese, Korean
 # A table: its header names the secret, the cells of that column hold it.
@@ -180,6 +182,8 @@ def hides(name: str, value: str, around: str = "") -> bool:
     if (value.isalpha() and not value.isascii()) or (word.replace("_", "").isalpha() and names_secret(word)):
         return False  # a word about it, or another variable
     if PASSWORD_NAME.search(plain):  # people choose them, so that they may be words
+        if COUNT.match(value):
+            return False
         return SHORT_WORD.search(plain) is None or looks_chosen(value)
     if plain.lower().endswith("pass"):
         return looks_chosen(value)
@@ -196,7 +200,7 @@ def hides(name: str, value: str, around: str = "") -> bool:
 
 def looks_plausible(value: str) -> bool:
     """Return whether a word after a word for a password, without a sign between them, can be one."""
-    return value.isascii() and (looks_chosen(value) or is_code(value))
+    return looks_chosen(value) or is_code(value)
 
 
 def looks_issued(value: str) -> bool:
@@ -262,7 +266,7 @@ def _identifier(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _header_spans(text: str, lower: str, start: int, end: int) -> Iterator[Span]:
-    """Yield what a header, or a line of .netrc, holds."""
+    """Yield what a header holds."""
     if lower.find("authorization", start, end) >= 0:
         for match in HEADER.finditer(text, start, end):
             scheme, value = match.group(2) or "", match.group(3)
@@ -271,8 +275,6 @@ def _header_spans(text: str, lower: str, start: int, end: int) -> Iterator[Span]
                 yield match.start(3), match.end(3), SECRET
     if lower.find("bearer", start, end) >= 0:
         yield from ((match.start(1), match.end(1), SECRET) for match in BEARER.finditer(text, start, end))
-    if lower.find("password", start, end) >= 0 and lower.find("login", start, end) >= 0:
-        yield from ((match.start(1), match.end(1), SECRET) for match in NETRC.finditer(text, start, end))
 
 
 def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Iterator[Span]:
@@ -320,6 +322,9 @@ def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Itera
         if secrets:
             second = SECOND.match(text, secrets[-1][1]) if PAIR_OF.search(name) else None
             yield from secrets
+            change = CHANGED.match(text, secrets[-1][1])
+            if change and not NOTHING.match(change["value"]):
+                yield *change.span("value"), SECRET
             if second and (second["parting"].strip() or looks_chosen(second["value"])):
                 yield *second.span("value"), SECRET
             return

@@ -88,6 +88,9 @@ SHAPES = (
     (" -", rf"(?<!\S)-(?:[pPw]|pw){GAP}{STRONG}"),
     ("pass", rf"(?<!\S)--?(?:storepass|keypass|pass){GAP}{CHOSEN}"),
     ("AUTH", rf"\bAUTH {CHOSEN}"),
+    ("AUTH", r"\bAUTH (?:PLAIN|LOGIN|XOAUTH2) ((?!\()[A-Za-z0-9+/]{8,}={0,2})"),
+    ("password", r"\blogin\s{1,40}\S{1,80}\s{1,40}password[ \t]{1,4}((?!\()\S+)"),  # .netrc
+    ("SecureString", r"\bConvertTo-SecureString (?:-\w+ )?[\"']((?!\()[^\"'\n]{1,200})[\"']"),
     ("htpasswd", rf"\bhtpasswd\b[^\n]{{0,60}}\s-\w*b\w*(?: \S{{1,80}}){{2}} {ANY}"),
     ("| ", rf"\b[\w.-]{{1,40}}:{CHOSEN}[\"']?\s{{0,9}}\|\s{{0,9}}(?:sudo )?chpasswd"),
     ("chpasswd", rf"\bchpasswd\b[^\n]{{0,20}}<<<\s{{0,9}}[\"']?\w{{1,40}}:{ANY}"),
