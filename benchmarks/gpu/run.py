@@ -61,6 +61,8 @@ def main() -> int:
         return 0
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end_stages)
+    if options.dry_run:  # two stages at a time: with a pool of threads each, every step takes many times longer
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     out = options.out.absolute()
     (out / "rows").mkdir(parents=True, exist_ok=True)
     names = options.stage or [name for name in STAGES if options.dry_run or name not in BY_NAME_ONLY]

@@ -47,7 +47,14 @@ ACCESS_KEY = re.compile(
 )
 ANY_KEY = re.compile(r"[A-Za-z0-9+/=-]{16,}[\"',;)\]}]*$")
 LONG = 24  # characters; what is shorter and drawn at random has a digit
-COUNT = re.compile(r"\d{1,3}[,;:)\]}]*$")
+COUNT = re.compile(r"\d{1,3}(?:\.\d{1,3}){0,3}[,;:)\]}]*$")  # or a version
+IDS = re.compile(r"\d+,\s{0,20}[\"'][^\"'\n]{1,60}[\"']: ?\d+\b")  # of a vocabulary: numbers beside numbers
+IDS_BEFORE = re.compile(r": ?\d+,\s{0,20}[\"']\Z")
+MESSAGE = re.compile(rf"[A-Z]{LETTER}*(?: {LETTER}+){{2,}}[.!]$")
+IS_NAME = re.compile(r"[\"']\s{0,4}:")  # `"password": {"type": "string"}`
+ANSWER = re.compile(  # the password? - hunter2x
+    r"[^\n?]{0,60}\?[ \t]{0,9}\r?\n(?:[^\n]{0,40}?:[ \t]{1,4})?(?P<value>[^\s\"'<>]{6,80})[ \t]{0,9}(?=\r?\n|\Z)"
+)
 NUMBER = re.compile(r"[-+]?[\d.]{1,9}(?:e-?\d+)?(?:[,;:)\]}].*)?$")
 SENTENCE = re.compile(rf"{LETTER}+ {LETTER}+(?![\w=:])")
 QUOTE = r"(?:\\{0,3}[\"']|&quot;|&#0?39;|&#x27;|&#34;|%2[27])"
@@ -63,7 +70,7 @@ SCHEMES = ("bearer", "basic", "token", "digest", "apikey", "negotiate")
 BETWEEN = re.compile(
     rf"{QUOTE}?(?:\[\w{{1,20}})?\]?(?:{SPACE}:{SPACE}(?:str|bytes|Any|SecretStr)(?: ?\| ?None)?{SPACE}=(?!=)"
     rf"|{MARKUP}{SPACE}(?:[=!]=?>?|:=|->|<-|→|⇒|\.{{3,40}}|[：＝]|:(?!:|//)|%3[aAdD])\*{{0,2}}{MARKUP}|(?P<copula>[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]{{1,8}}[:：]?)|(?=[「『«„“])"
-    r"|(?P<weak>,[ \t]?|[ \t]{0,40}[|│┃][ \t]{0,40}|[ \t]{2,40}|\t|(?:</\w+>\s{0,9}){1,3}(?:<\w[^>\n]{0,80}>){1,3}))"
+    r"|(?P<weak>,[ \t]?|[ \t]{0,40}[|│┃][ \t]{0,40}|[ \t]{2,40}|\t|(?: \w{1,20}){0,3}(?:</\w+>\s{0,9}){1,3}(?:<\w[^>\n]{0,80}>){1,3}))"
     rf"{SPACE}(?:!(?:vault|secret|str|binary|encrypted)[\w/:-]{{0,20}} )?\{{?"
     rf"(?:(?:(?:[a-z]\w{{0,30}}\.){{0,3}}[A-Z]\w{{0,40}}|str|bytes)\((?=[bru]?{QUOTE}))?"
 )
@@ -121,7 +128,7 @@ LINK = (
     r"|zu|a|à|на"
 )
 PROSE = re.compile(
-    rf"(?P<words>(?:[ \t][^\s;,!?。]{{1,60}}){{0,5}}?)(?:[ \t]?(?:[:：]|==?>?)[ \t]|[ \t](?:{LINK})[ \t])"
+    rf"(?P<words>(?:[ \t][^\s;,!?。]{{1,60}}){{0,5}}?)(?:[ \t]?(?:[:：]|==?>?)[ \t]|[ \t](?:{LINK})[ \t](?!\w+ \w+ \S+: ))"
     r"[\"'«„“`(\[]?[ \t]?(?P<value>[^\s\"'<>«»“”`]{4,200})"
 )
 TO = re.compile(r"[\"'»”`!?]? (?:to|auf|zu|in|a|à|en|на) [\"'«„“`]?(?P<value>[^\s\"'<>«»“”`]{6,200})")
@@ -311,10 +318,14 @@ def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Itera
         several = LIST.match(text, match.end() - text.startswith("(", match.end() - 1))
         values = list(_values(text, several.end() if several else match.end(), all_of=several is not None))
         prose = match is between and match.group().endswith(" ") and SENTENCE.match(text, match.end())
+        ids = IDS.match(text, match.end()) or IDS_BEFORE.search(text, max(0, at - 30), at)
         secrets = [
             (start, _rest(text, start) if bare else stop, SECRET)
             for start, stop, bare in values
             if hides(name, text[start:stop], around)
+            and not (bare and ids and text[start:stop].strip(",}").isdigit())
+            and not (match.group().endswith("{") and IS_NAME.match(text, stop))
+            and not MESSAGE.match(text[start:stop])
             and weak(text[start:stop].rstrip(",;:.)]}|"))
             and ((len(values) == 1 and not prose) or looks_chosen(text[start:stop]))
             and text[start:stop] != SECRET
@@ -328,6 +339,10 @@ def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Itera
             if second and (second["parting"].strip() or looks_chosen(second["value"])):
                 yield *second.span("value"), SECRET
             return
+    answer = ANSWER.match(text, end) if password else None
+    if answer and looks_chosen(answer["value"]):
+        yield *answer.span("value"), SECRET
+        return
     link = VALUE_FIRST.search(text, max(0, at - 16), at) if password else None
     if link:
         word = text[max(0, link.start() - 60) : link.start()].rpartition(" ")[2].strip("\"'«„“`»”")

@@ -43,6 +43,7 @@ SHAPES = (
     ("://", r"://((?!(?:git|hg|anonymous|\(secret\))@)[^/\s'\"@:<>?#]{1,299})@"),
     ("@", r"(?<![\w/:.@-])(?!mailto)[\w.-]{1,40}:(?P<chosen>(?!\()[^\s\"'@/:]{6,100})@(?=[\w.-]{3})"),
     ("thin:", r"\bthin:[\w.-]{1,60}/([^\s@/\"']{1,99})@"),
+    ("sqlplus", r"\bsqlplus(?: -\w{1,9}){0,9} [\w.-]{1,60}/([^\s@/\"']{1,99})@"),
     (
         "=",
         r"(?i:(?:[?&;]|%26|%3F)(?:amp;)?(?:sig|signature|sharedaccesssignature|key|code|x-(?:amz|goog)-(?:signature"
@@ -100,6 +101,7 @@ SHAPES = (
     ("net use", rf"\bnet use (?:\w: )?\\\\\S{{1,120}} {CHOSEN}"),
     ("http-basic", rf"\bhttp-basic\.\S{{1,60}} \S{{1,60}} {ANY}"),
     # calls and statements
+    (" / ", rf"(?i:\blog(?:ged)? ?(?:in )?(?:as|with|als|con|come|como|jako) )[\w.@-]{{1,60}} / {CHOSEN}"),
     ("login(", rf"\.login\(\s*[\"'][^\"'\n]{{1,80}}[\"']\s*,\s*[\"']{CHOSEN}"),
     ("(", rf"\b(?:jwt\.(?:en|de)code|hmac\.new)\([^\"'\n]{{0,80}}[\"']{CHOSEN}"),
 )
