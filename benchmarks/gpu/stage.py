@@ -114,6 +114,20 @@ class Stage:
         return Done(status, out, err, time.monotonic() - began)
 
 
+def sample_pages(stage: Stage) -> list[str]:
+    """Return the words that name the sample pages and the formats; in a dry run three pages, and nothing to measure."""
+    samples = ROOT / "data_samples"
+    if not stage.dry_run:
+        return [f"data={samples}", "trainer.precision=bf16", "runtime.channels_last=true"]
+    few = stage.folder / "pages"
+    for split, count in (("train", 2), ("val", 1)):
+        for kind in ("images", "gts"):
+            (few / split / kind).mkdir(parents=True, exist_ok=True)
+            for file in sorted((samples / split / kind).iterdir())[:count]:
+                shutil.copy(file, few / split / kind)
+    return [f"data={few}", "trainer.precision=fp32", "runtime.channels_last=false"]
+
+
 def build_kernels(stage: Stage, *words: str) -> str:
     """Compile kernels.cu by nvcc; returns the library, an empty text where that failed. ptxas.txt is its report."""
     compiler = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")

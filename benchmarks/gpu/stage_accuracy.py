@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stage import ROOT, Stage
+from stage import Stage, sample_pages
 
 COMPARE = Path(__file__).with_name("compare_detectors.py")
 RECIPE = (  # of benchmarks/results/accuracy.md, for a card
@@ -23,23 +23,30 @@ RECIPE = (  # of benchmarks/results/accuracy.md, for a card
 
 def run(stage: Stage) -> None:
     """Train as long as the time allows, evaluate both on the same pages, and compare."""
-    data = stage.data or (ROOT / "data_samples" if stage.dry_run else None)
-    if data is None:
+    data = stage.data
+    if data is None and not stage.dry_run:
         stage.row("accuracy", "not run: --data FOLDER names no receipts")
         return
     runs = stage.folder / "runs"
-    words = ["-m", "ocrlab", "train", "--in-process", f"data={data}", f"runs={runs}"]
+    words = ["-m", "ocrlab", "train", "--in-process", f"runs={runs}"]
     if stage.dry_run:
-        words += ["crop=64", "batch_size=1", "trainer.max_steps=1", "trainer.val_every=1", "trainer.val_pages=1"]
+        words += [
+            *sample_pages(stage),
+            "crop=64",
+            "batch_size=1",
+            "trainer.max_steps=1",
+            "trainer.val_every=1",
+            "trainer.val_pages=1",
+        ]
     else:
         minutes = (stage.seconds_left - 60) / 60
-        words += [*RECIPE, f"trainer.max_minutes={minutes:.2f}", "trainer.val_every=1000"]
+        words += [f"data={data}", *RECIPE, f"trainer.max_minutes={minutes:.2f}", "trainer.val_every=1000"]
     words += [f"trainer.accelerator={stage.device}"]
     done = stage.child(words)
     checkpoint = next(iter(sorted(runs.glob("*/checkpoints/best*.ckpt"))), None)
     text = f"status {done.status}, {done.seconds:.0f} s, checkpoint {checkpoint and checkpoint.name}"
     stage.row("training", text, "status 0", done.status == 0, dry_run_too=True)
-    if checkpoint is None or stage.dry_run:
+    if checkpoint is None or data is None:
         return
     size = checkpoint.stat().st_size / 1e6
     answer = stage.child([COMPARE, data, checkpoint], 120)

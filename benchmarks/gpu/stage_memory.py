@@ -6,7 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from stage import ROOT, Stage
+from stage import Stage, sample_pages
 
 MEASURE = Path(__file__).with_name("measured_training.py")
 SETTINGS = (
@@ -41,10 +41,8 @@ def run(stage: Stage) -> None:
 
 def common(stage: Stage, setting: tuple[str, ...]) -> list[str]:
     """Return a setting as words of the command line, small on a CPU."""
-    words = [f"data={ROOT / 'data_samples'}", f"trainer.accelerator={stage.device}", "runtime.workers=2"]
-    if not stage.dry_run:
-        return [*words, "trainer.precision=bf16", "runtime.channels_last=true", *setting]
-    return [*words, *setting, "crop=64", "batch_size=1", "runtime.workers=0"]
+    words = [*sample_pages(stage), f"trainer.accelerator={stage.device}", "runtime.workers=2", *setting]
+    return [*words, "crop=64", "batch_size=1", "runtime.workers=0"] if stage.dry_run else words
 
 
 def compare(stage: Stage, setting: tuple[str, ...]) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from detector_step import FULL, SLIM, batch, training_step
-from stage import ROOT, Stage
+from stage import Stage, sample_pages
 from torch.utils.flop_counter import FlopCounterMode
 
 from ocrlab.losses.db_loss import TargetMaps, db_loss
@@ -126,7 +126,7 @@ def loader(stage: Stage, fastest: float) -> None:
             "ocrlab",
             "train",
             "--in-process",
-            f"data={ROOT / 'data_samples'}",
+            *sample_pages(stage),
             f"runs={runs}",
             f"crop={crop}",
         ]
@@ -137,8 +137,6 @@ def loader(stage: Stage, fastest: float) -> None:
             "trainer.val_pages=1",
         ]
         words += ["trainer.log_every=2", f"runtime.workers={workers}", f"trainer.accelerator={stage.device}"]
-        if not stage.dry_run:
-            words += ["trainer.precision=bf16", "runtime.channels_last=true"]
         done = stage.child(words, 60)
         rates = [
             float(row["images_per_second"])

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -52,9 +53,14 @@ def choose(config: Config, ranks: int = 1) -> Machine:
     reasons: dict[str, str] = {}
     accelerator, reasons["accelerator"] = accelerator_for(config.trainer.accelerator)
     cores = max(1, host.cores() // ranks)
-    threads = config.runtime.threads or max(1, min(cores, (host.physical_cores() or cores) // ranks))
-    reasons["threads"] = "set in the config" if config.runtime.threads else f"{cores} usable cores"
-    reasons["threads"] += f" for each of {ranks} ranks" if ranks > 1 and not config.runtime.threads else ""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if config.runtime.threads:
+        threads, reasons["threads"] = config.runtime.threads, "set in the config"
+    elif asked.isdecimal() and int(asked):
+        threads, reasons["threads"] = min(int(asked), cores), "set by OMP_NUM_THREADS"
+    else:
+        threads = max(1, min(cores, (host.physical_cores() or cores) // ranks))
+        reasons["threads"] = f"{cores} usable cores" + (f" for each of {ranks} ranks" if ranks > 1 else "")
     workers = config.runtime.workers
     if workers is None:
         # On few cores a busy loader worker takes a core from the step's own threads: loading in line is faster.

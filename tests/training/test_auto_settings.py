@@ -27,6 +27,16 @@ def test_fixed_settings_stay(monkeypatch):
     assert (machine.bf16, machine.channels_last) == (False, True)
 
 
+def test_the_number_of_threads_that_the_environment_asks_for_is_kept(monkeypatch):
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    monkeypatch.setattr(auto_settings.host, "cores", lambda: 4)
+    fixed = configs.load(overrides=["trainer.accelerator=cpu", "trainer.precision=fp32", "runtime.channels_last=true"])
+    for asked, threads in (("1", 1), ("3", 3), ("64", 4), ("many", 4), ("0", 4), ("", 4)):
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+        monkeypatch.setattr(auto_settings.host, "physical_cores", lambda: 4)
+        assert auto_settings.choose(fixed).threads == threads, asked
+
+
 def test_the_rest_is_measured_and_says_so(monkeypatch):
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
     seconds = {(True, True): 0.1, (True, False): 0.2, (False, True): 0.3, (False, False): 0.4}
