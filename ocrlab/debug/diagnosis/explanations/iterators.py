@@ -99,7 +99,7 @@ def read_to_its_end(_: Fact, failure: Failure) -> Explanation | None:
         shown = other.code(statement).partition(":\n")[0].partition(": ")[0]
         text = (
             f"`{dotted(node)}` is {a(kind)} (`{where.code}`, {where.place}), which can be read only once: `{shown}` "
-            f"({other.place(statement)}) {why}, it is exhausted."
+            f"({other.place(statement)}) {why}: it is exhausted."
         )
         return Explanation(text, _fix(failure, where, dotted(node), kind), _edit(where, kind))
     return None

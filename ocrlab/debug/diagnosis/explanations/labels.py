@@ -533,7 +533,7 @@ def not_probabilities(fact: Fact, failure: Failure) -> Explanation | None:
     """BCELoss on values outside of 0 ... 1."""
     output, target = loss_tensors(failure)
     value = target if fact.operand == "target" else output
-    span = f": it goes from {value.min} to {value.max}" if value is not None and value.min is not None else ""
+    span = f": it goes from {value.min:.4g} to {value.max:.4g}" if value is not None and value.min is not None else ""
     definition = loss_definition(failure)
     if fact.operand == "target":
         return Explanation(

@@ -323,6 +323,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"(?P<expected>\w+)",
         r"Input, output and indices must be on the current device",
         r"indices should be either on cpu or on the same device as the indexed tensor \((?P<expected>[\w:]+)\)",
+        r"Tensor on device (?P<actual>(?!meta)[\w:]+) is not on the expected device (?P<expected>[\w:]+)",
     ),
     "plain_tensor": (r"Tensor on device (?P<actual>[\w:]+) is not on the expected device (?P<expected>[\w:]+)",),
     "meta": (

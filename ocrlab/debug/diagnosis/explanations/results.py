@@ -121,17 +121,29 @@ def _report(failure: Failure, where: Origin, definition: Origin, kind: str) -> E
         f"`{name}` is not the model: it is the report of missing and unexpected keys that `load_state_dict` returns. "
         "`load_state_dict` loads into the model in place."
     )
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-        return Explanation(text, "Load without assigning: `model = Net()`, then `model.load_state_dict(state)`.")
-    statement = definition.source.statement_at(call.lineno)
-    before, base = definition.source.code(statement), definition.source.code(call.func.value)
-    arguments = definition.source.code(call).removeprefix(base)
-    lines = f"{name}{arguments}" if base == name else f"{name} = {base}; {name}{arguments}"
-    shown = " and then ".join(f"`{line}`" for line in lines.split("; "))
+    source, elsewhere = definition.source, False
+    if not isinstance(call, ast.Call) or last_name(call.func) != "load_state_dict":
+        loads = [(s, c) for s in failure.all_sources() for c in s.calls("load_state_dict")]
+        used = [(s, c) for s, c in loads if not isinstance(s.statement_at(c.lineno), ast.Expr)]
+        if not used:
+            return Explanation(text, "Load without assigning: `model = Net()`, then `model.load_state_dict(state)`.")
+        (source, call), elsewhere = used[0], True
+    statement = source.statement_at(call.lineno)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    name = dotted(targets[0]) if targets else name
+    before, base = source.code(statement), source.code(getattr(call.func, "value", None))
+    arguments = source.code(call).removeprefix(base)
+    if isinstance(statement, ast.Return):
+        lines = [f"{base}{arguments}", f"return {base}"]
+    else:
+        lines = [f"{name}{arguments}"] if base == name else [f"{name} = {base}", f"{name}{arguments}"]
+    shown = " and then ".join(f"`{line}`" for line in lines)
+    function = source.function_at(call.lineno) if elsewhere else None
+    where_used = f", so `{function.name}` hands on the report" if function is not None else " gave the report the name"
     return Explanation(
-        f"{text} `{before}` ({definition.place}) gave the report the name.",
-        f"Do not assign what it returns: {shown}{', on two lines' if '; ' in lines else ''}.",
-        replaced(definition.source, call.lineno, before, lines),
+        f"{text} `{before}` ({source.place(call)}){where_used}.",
+        f"Do not assign or return what it returns: {shown}{', on two lines' if len(lines) > 1 else ''}.",
+        replaced(source, call.lineno, before, "; ".join(lines)),
     )
 
 

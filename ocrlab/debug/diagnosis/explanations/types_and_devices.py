@@ -201,11 +201,12 @@ def text_in_a_tensor(fact: Fact, failure: Failure) -> Explanation | None:
             if dummies
             else ""
         )
+        table = operand.removesuffix(".values").removesuffix(".to_numpy()")
         return Explanation(
             f"`{operand}` ({frame.place}) is an array of Python objects (dtype object): its columns have different "
             "types "
             f"(boolean, text or missing values beside numbers).{where}",
-            f'Give all of them one type: `{operand.removesuffix(".values")}.astype("float32").to_numpy()`'
+            f'Give all of them one type: `{table}.astype("float32").to_numpy()`'
             + (
                 ", or `get_dummies(..., dtype=float)`."
                 if dummies
@@ -473,6 +474,23 @@ def types_differ(fact: Fact, failure: Failure) -> Explanation | None:
             f"Make `{written}` {actual} where it is made, or write a new tensor: "
             f"`{written} = {code.replace('=', '', 1)}`.",
         )
+    written_part = failing_expression(failure, failure.frame, ast.Subscript)
+    statement = written_part[0].statement_at(failure.frame.line) if written_part and failure.frame else None
+    if "Index put" in failure.message and isinstance(statement, ast.Assign) and written_part is not None:
+        source, part = written_part[0], statement.targets[0]
+        base = part.value if isinstance(part, ast.Subscript) else part
+        made = origin(failure, source, base, failure.frame)
+        maker_text = f" `{dotted(base)}` comes from `{made.code}` ({made.place})." if made.node is not base else ""
+        before, value = source.code(statement), source.code(statement.value)
+        cast = any(True for s in failure.all_sources() for _ in s.calls("autocast"))
+        reason = " Under autocast the layers return half precision." if cast and "float16" in actual else ""
+        after = f"{source.code(part)} = {value}.to({dotted(base)}.dtype)"
+        return Explanation(
+            f"`{before}` writes {actual} values into `{dotted(base)}`, which is {expected}, and an assignment by index "
+            f"does not convert them.{maker_text}{reason}",
+            f"Convert what is written: `{after}`; or make `{dotted(base)}` {actual} where it is made.",
+            replaced(source, statement.lineno, before, after),
+        )
     layer = failing_layer(failure)
     place = failing_call(failure, failure.frame)
     operands = [place[0].code(value) for value in place[1].args] if place else []
@@ -576,7 +594,7 @@ def devices_differ(fact: Fact, failure: Failure) -> Explanation | None:
         moved = f"`{name} = {name}.to(device)`" if call else "`images = images.to(device)`"
         return Explanation(text, f"Move every batch to the device of the model: {moved} (and the targets).")
     moved_by_device = [value for _, value in tensors(failure) if value.device == "cpu"]
-    on_gpu = [value for _, value in tensors(failure) if str(value.device).startswith("cuda")]
+    on_gpu = [value for _, value in tensors(failure) if value.device not in (None, "", "cpu")]
     where = (
         f" ({frame.place}: `{frame.expression or frame.code}`)" if frame and (frame.expression or frame.code) else ""
     )
@@ -596,6 +614,16 @@ def devices_differ(fact: Fact, failure: Failure) -> Explanation | None:
             f"on {on_gpu[0].device}."
         )
     layer = failing_layer(failure)
+    created = _created_on_the_cpu(failure)
+    if created and not moved_by_device:
+        codes = " and ".join(f"`{source.code(call)}` ({source.place(call)})" for source, call in created[:2])
+        verb = "is made" if len(created) == 1 else "are made"
+        device = f"{on_gpu[0].name}.device" if on_gpu else "x.device"
+        return Explanation(
+            f"{text} {codes} {verb} inside of `forward` without a device, and so on the CPU, wherever the model is.",
+            f"Pass the device of the input: `{created[0][0].code(created[0][1])[:-1]}, device={device})`; or make it "
+            "once in `__init__` and keep it with `register_buffer`, which moves with the model.",
+        )
     if moved_by_device:
         return Explanation(
             text,
@@ -615,8 +643,21 @@ def devices_differ(fact: Fact, failure: Failure) -> Explanation | None:
     return Explanation(text, f"Move both to one device: batches with `.to(device)`; {maker}.")
 
 
+def _created_on_the_cpu(failure: Failure) -> list[tuple[Source, ast.Call]]:
+    """Return the calls inside of a `forward` that make a tensor and name no device."""
+    return [
+        (source, call)
+        for source in failure.all_sources()
+        for function in source.functions("forward")
+        for call in source.calls(*FACTORIES, "arange", "eye", "randint", "tensor", inside=function)
+        if dotted(call.func).startswith("torch.") and not any(word.arg in ("device", None) for word in call.keywords)
+    ]
+
+
 def _device(text: object) -> str:
     word = str(text or "")
+    if word == "meta":
+        return "the meta device"
     return "the GPU" if "cuda" in word.lower() or word == "GPU" else "the CPU" if word else ""
 
 
