@@ -150,7 +150,9 @@ class Trainer(Section):
 class Runtime(Section):
     """The machine: threads, workers, compile, debugging."""
 
-    threads: int | None = knob(None, "CPU threads; none: chosen for this machine", ge=1, le=1024)
+    threads: int | None = knob(
+        None, "CPU threads; none: OMP_NUM_THREADS, or as many as this machine has cores", ge=1, le=1024
+    )
     workers: int | None = knob(None, "loader processes; none: chosen for this machine", ge=0, le=1024)
     compile: bool = knob(False, "torch.compile of the detector")
     activation_checkpointing: bool = knob(False, "encoder computed again in backward: less memory, same numbers")

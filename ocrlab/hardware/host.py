@@ -37,6 +37,12 @@ def physical_cores(root: Path = ROOT) -> int:
     return max(1, min(count, cores(root)))
 
 
+def wanted_threads() -> int | None:
+    """Return the number of threads that OMP_NUM_THREADS asks for, no more than there are cores; None if it is unset."""
+    number = os.environ.get("OMP_NUM_THREADS", "")
+    return min(int(number), cores()) if number.isdecimal() and int(number) else None
+
+
 def _affinity() -> set[int]:
     try:
         return os.sched_getaffinity(0)

@@ -122,6 +122,6 @@ def newest_checkpoint(runs: Path) -> Path:
 
 
 def threads(count: int | None = None) -> None:
-    """Use `count` threads, or one a usable core, for the network; OpenCV gets no more: pages are read side by side."""
-    torch.set_num_threads(count or host.cores())
+    """Use `count` threads for the network, or as OMP_NUM_THREADS asks, or one for each usable core; OpenCV uses one."""
+    torch.set_num_threads(count or host.wanted_threads() or host.cores())
     cv2.setNumThreads(1)

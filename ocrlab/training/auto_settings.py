@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import itertools
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -53,11 +52,11 @@ def choose(config: Config, ranks: int = 1) -> Machine:
     reasons: dict[str, str] = {}
     accelerator, reasons["accelerator"] = accelerator_for(config.trainer.accelerator)
     cores = max(1, host.cores() // ranks)
-    asked = os.environ.get("OMP_NUM_THREADS", "")
+    wanted = host.wanted_threads()
     if config.runtime.threads:
         threads, reasons["threads"] = config.runtime.threads, "set in the config"
-    elif asked.isdecimal() and int(asked):
-        threads, reasons["threads"] = min(int(asked), cores), "set by OMP_NUM_THREADS"
+    elif wanted:
+        threads, reasons["threads"] = wanted, "set by OMP_NUM_THREADS"
     else:
         threads = max(1, min(cores, (host.physical_cores() or cores) // ranks))
         reasons["threads"] = f"{cores} usable cores" + (f" for each of {ranks} ranks" if ranks > 1 else "")
