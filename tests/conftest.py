@@ -41,6 +41,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
 openmp.sleep_soon(os.environ)
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every child, and every worker, compiles ocrlab again
 _state = tempfile.TemporaryDirectory(prefix="ocrlab-tests-")  # the key of what these tests record
 os.environ["XDG_STATE_HOME"] = _state.name
 

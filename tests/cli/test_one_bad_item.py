@@ -36,7 +36,7 @@ def test_pages_beside_bad_ones_are_predicted(root: Path, tmp_path: Path) -> None
     assert [page["image"] for page in record["predictions"]] == ["a-long.png", "b.jpg", "d.jpg"]
     assert all(page["detections"] for page in record["predictions"][1:])
     assert [bad.split(":")[0] for bad in record["left_out"]] == [
-        *(r"b\x00ad.jpg", "empty", "not-there.jpg", "line 7 of stdin"),
+        *(r"b\x00ad.jpg", "empty", "not-there.jpg", "line 7 of stdin")
     ]
     assert done.returncode == 1, "four are left out"
     overlay = cv2.imread(str(tmp_path / "found/a-long.overlay.jpg"))

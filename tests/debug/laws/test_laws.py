@@ -271,11 +271,7 @@ class Fields(Dataset[tuple[Tensor, Tensor]]):
 
 @pytest.mark.parametrize(
     ("data", "text"),
-    [
-        (Fields("bilinear"), "bilinear interpolation"),
-        (Fields("nearest", True), "read again"),
-        (Fields("nearest"), ""),
-    ],
+    [(Fields("bilinear"), "bilinear interpolation"), (Fields("nearest", True), "read again"), (Fields("nearest"), "")],
 )
 def test_labels_and_items_of_a_data_set(data: Fields, text: str) -> None:
     loader = DataLoader(data, batch_size=4)

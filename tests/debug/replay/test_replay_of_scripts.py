@@ -91,8 +91,7 @@ for number in rec.steps(80):
 
 
 @pytest.mark.parametrize(
-    ("what", "step", "phase"),
-    [pytest.param("train", 34, "forward", marks=pytest.mark.slow), ("val", 40, "validation")],
+    ("what", "step", "phase"), [pytest.param("train", 34, "forward", marks=pytest.mark.slow), ("val", 40, "validation")]
 )
 def test_a_token_out_of_range_is_named_in_training_and_in_evaluation(
     tmp_path: Path, what: str, step: int, phase: str

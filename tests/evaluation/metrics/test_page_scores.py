@@ -12,15 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ocrlab.evaluation.metrics import cleval, deteval, iou, page_scores
-from ocrlab.evaluation.metrics.page_scores import (
-    COLUMNS,
-    SIZES,
-    DatasetScores,
-    PageScores,
-    interval,
-    judge,
-    summary,
-)
+from ocrlab.evaluation.metrics.page_scores import COLUMNS, SIZES, DatasetScores, PageScores, interval, judge, summary
 
 HMEANS = ("hmean@0.5", "hmean@0.7", "hmean@0.8", "deteval_hmean", "cleval_hmean")
 Quad = NDArray[np.float64]

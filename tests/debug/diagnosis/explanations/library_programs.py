@@ -311,10 +311,7 @@ LIBRARY_FALSE_FRIENDS: dict[str, tuple[str, list[str]]] = {
         ["hook"],
     ),
     "a_vector_that_fits_no_axis": ("a, b = torch.rand(6, 20), torch.rand(13)\na * b\n", ["None", "one value for each"]),
-    "a_vector_that_fits_two_axes": (
-        "a, b = torch.rand(3, 3, 8, 8), torch.rand(3)\na * b\n",
-        ["Add the missing"],
-    ),
+    "a_vector_that_fits_two_axes": ("a, b = torch.rand(3, 3, 8, 8), torch.rand(3)\na * b\n", ["Add the missing"]),
     "table_that_is_too_short_outside_of_a_loop": (
         "pos = nn.Embedding(4, 8)\nfor t in torch.rand(2, 1, 9):\n    pos(torch.arange(t.shape[1]))\n",
         ["longer in each pass"],
