@@ -13,6 +13,8 @@ import cv2
 import numpy as np
 import pytest
 
+from tests.commands import run_each
+
 SECONDS, MEBIBYTES = 40, 1024  # of CPU time, the start of the interpreter included; the machine may be busy
 
 
@@ -49,7 +51,7 @@ def page(folder: Path, name: str, text: str) -> None:
     ("count", "what"),
     [
         (1000, "duplicate_box"),
-        (5100, "unreadable_annotation"),
+        pytest.param(5100, "unreadable_annotation", marks=pytest.mark.slow),
         pytest.param(20_500, "unreadable_annotation", marks=pytest.mark.slow),
     ],
 )
@@ -138,38 +140,39 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("what", MALFORMED)
-def test_what_is_not_a_notebook_is_refused_in_a_sentence(tmp_path: Path, what: str) -> None:
-    (tmp_path / "x.ipynb").write_text(MALFORMED[what])
-    done = ocrlab("report", "html", "x.ipynb", cwd=tmp_path)
-    assert done.returncode == 1 and done.stderr.startswith("ocrlab: x.ipynb is not a notebook. Given: ")
-    assert not (tmp_path / "x.html").exists()
-    ocrlab("diagnose", "x.ipynb", cwd=tmp_path)
+def test_what_is_not_a_notebook_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    for number, text in enumerate(MALFORMED.values()):
+        (tmp_path / f"{number}.ipynb").write_text(text)
+    commands = [f"{command} {n}.ipynb" for n in range(len(MALFORMED)) for command in ("report html", "diagnose")]
+    for command, done in run_each(commands, tmp_path, tmp_path / "notes", seconds=SECONDS * 5, memory=8 << 30).items():
+        assert "OCRLAB_TRACEBACK" not in done.stderr and "Warning" not in done.stderr, (command, done.stderr)
+        if command.startswith("report"):
+            said = f"ocrlab: {command.split()[-1]} is not a notebook. Given: "
+            assert done.returncode == 1 and done.stderr.startswith(said), command
+    assert not [*tmp_path.glob("*.html")]
 
 
 def test_a_notebook_of_very_many_cells_is_cut_in_its_middle(tmp_path: Path) -> None:
-    cells = [CELL | {"execution_count": number, "source": f"step({number})"} for number in range(20_000)]
+    cells = [CELL | {"execution_count": number, "source": f"step({number})"} for number in range(5_000)]
     (tmp_path / "x.ipynb").write_text(json.dumps(NOTEBOOK | {"cells": cells}))
     ocrlab("report", "html", "x.ipynb", cwd=tmp_path)
     html = (tmp_path / "x.html").read_text()
-    assert "19,000 of 20,000 cells are left out here" in html
-    assert "[0]" in html and "[19999]" in html and "[10000]" not in html
+    assert "4,000 of 5,000 cells are left out here" in html
+    assert "[0]" in html and "[4999]" in html and "[2500]" not in html
 
 
-def test_a_count_that_is_none_is_left_out(tmp_path: Path) -> None:
+def test_a_count_that_is_none_and_half_a_surrogate_pair_are_shown_as_such(tmp_path: Path) -> None:
     bare = {key: value for key, value in CELL.items() if key != "execution_count"}
     cells = [bare | {"source": "first"}, CELL | {"source": "second", "execution_count": {}}]
     metadata = {"papermill": {"duration": 1e999}, "ocrlab": {"redacted": "x"}}
-    (tmp_path / "x.ipynb").write_text(json.dumps(NOTEBOOK | {"cells": cells, "metadata": metadata}))
-    done = ocrlab("report", "html", "x.ipynb", cwd=tmp_path)
-    assert done.returncode == 0 and "second" in (tmp_path / "x.html").read_text()
-
-
-def test_half_a_surrogate_pair_in_an_output_is_shown_as_such(tmp_path: Path) -> None:
     output = {"output_type": "display_data", "metadata": {}, "data": {"text/html": "<b>\ud800 whole \U0001f600</b>"}}
-    (tmp_path / "x.ipynb").write_text(json.dumps(NOTEBOOK | {"cells": [CELL | {"outputs": [output]}]}))
-    done = ocrlab("report", "html", "x.ipynb", cwd=tmp_path)
-    assert done.returncode == 0 and "\ufffd whole \U0001f600" in (tmp_path / "x.html").read_text()
+    (tmp_path / "count.ipynb").write_text(json.dumps(NOTEBOOK | {"cells": cells, "metadata": metadata}))
+    (tmp_path / "half.ipynb").write_text(json.dumps(NOTEBOOK | {"cells": [CELL | {"outputs": [output]}]}))
+    commands = ["report html count.ipynb", "report html half.ipynb"]
+    done = run_each(commands, tmp_path, tmp_path / "notes", seconds=200, memory=8 << 30)
+    assert [each.returncode for each in done.values()] == [0, 0]
+    assert "second" in (tmp_path / "count.html").read_text()
+    assert "\ufffd whole \U0001f600" in (tmp_path / "half.html").read_text()
 
 
 def test_numbers_beyond_float32_are_reported_without_a_warning(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from ocrlab.config import schema as configs
 from ocrlab.config.schema import Config
 from ocrlab.debug.flight_record import program_info
 from ocrlab.run_folder import provenance
+from tests.commands import run_each
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 120
@@ -335,35 +336,11 @@ def hostile(place: Path) -> Path:
     return place
 
 
-EACH = """
-import json, os, sys
-from ocrlab.cli import main
-printed = {}
-for command in json.load(sys.stdin):
-    with open("printed.txt", "w+b") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-        try:
-            main(command.split())
-        except SystemExit as ended:
-            print(ended)
-        sys.stdout.flush()
-        file.seek(0)
-        printed[command] = file.read().decode()
-    with open("printed.json", "w") as file:
-        json.dump(printed, file)
-"""
-
-
-def test_no_command_executes_what_a_strangers_run_folder_holds(hostile: Path) -> None:
-    """All in one process, which imports torch once."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    words = [sys.executable, "-c", EACH]
-    subprocess.run(words, cwd=hostile, env=environment, input=json.dumps(HOSTILE), text=True, timeout=2 * SECONDS)
-    printed = json.loads((hostile / "printed.json").read_text())
-    assert not pwned(hostile).exists() and [*printed] == [*HOSTILE], printed
-    for command, text in printed.items():
-        assert text and "Traceback" not in text and "OCRLAB_TRACEBACK" not in text, command
+def test_no_command_executes_what_a_strangers_run_folder_holds(hostile: Path, tmp_path: Path) -> None:
+    for command, done in run_each(HOSTILE, hostile, tmp_path / "notes", seconds=280, memory=16 << 30).items():
+        assert "Traceback" not in done.stderr and "OCRLAB_TRACEBACK" not in done.stderr, (command, done.stderr)
+        assert done.stdout or done.stderr, command
+    assert not pwned(hostile).exists()
 
 
 def test_a_record_that_was_completed_later_stays_ones_own(tmp_path: Path) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import socket
 import subprocess
-import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from tests.commands import run_each
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60  # that no command takes on these; one that waits for a pipe is ended
@@ -116,35 +118,17 @@ def replace(path: Path, make: Callable[[Path], object]) -> None:
     make(path)
 
 
-def start(place: Path, command: str) -> subprocess.CompletedProcess[str]:
-    def bound() -> None:
-        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-
-    return subprocess.run(
-        [sys.executable, "-m", "ocrlab", *command.split()],
-        cwd=place,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-        preexec_fn=bound,
-    )
+def start(place: Path, command: str) -> SimpleNamespace:
+    (done,) = run_each([command], place, place / f"notes-{uuid.uuid4()}", seconds=SECONDS, memory=MEMORY).values()
+    return done
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_no_command_waits_for_a_pipe(place: Path, command: str) -> None:
-    done = start(place, command)
-    assert done.returncode in (0, 1, 2), done.stderr
-    assert "Traceback" not in done.stderr and "OCRLAB_TRACEBACK" not in done.stderr, done.stderr
-    assert done.stdout or done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", WITH_TORCH)
-def test_no_command_that_imports_torch_waits_for_a_pipe(place: Path, command: str) -> None:
-    test_no_command_waits_for_a_pipe(place, command)
+@pytest.mark.parametrize("commands", [COMMANDS, pytest.param(WITH_TORCH, marks=pytest.mark.slow)])
+def test_no_command_waits_for_a_pipe(place: Path, tmp_path: Path, commands: tuple[str, ...]) -> None:
+    for command, done in run_each(commands, place, tmp_path / "notes", seconds=3 * SECONDS, memory=MEMORY).items():
+        assert done.returncode in (0, 1, 2), (command, done.stderr)
+        assert "Traceback" not in done.stderr and "OCRLAB_TRACEBACK" not in done.stderr, (command, done.stderr)
+        assert done.stdout or done.stderr, command
 
 
 def test_the_whole_page_is_read_and_each_other_one_named(place: Path) -> None:
@@ -160,7 +144,10 @@ def test_the_whole_page_is_read_and_each_other_one_named(place: Path) -> None:
         assert words in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("how", ["copy", "link"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("how", ["link", pytest.param("copy", marks=SLOW)])
 @pytest.mark.parametrize("layout", ["pairs", "labelme", "json", "set", "loose", "tars"])
 def test_no_layout_lets_a_link_out_of_the_data_folder(tmp_path: Path, layout: str, how: str) -> None:
     outside, data = tmp_path / "outside", tmp_path / "data"
@@ -194,11 +181,12 @@ def test_no_layout_lets_a_link_out_of_the_data_folder(tmp_path: Path, layout: st
         (data / "train").mkdir(parents=True)
         subprocess.run(["tar", "cf", "000000.tar", "c.jpg", "c.json"], cwd=outside, check=True)
         (data / "train" / "000000.tar").symlink_to(outside / "000000.tar")
-    done = start(tmp_path, f"samples convert data new --to coco --images {how}")
+    check = "samples check data --out sheets --clean clean --json"
+    commands = [f"samples convert data new --to coco --images {how}", check]
+    done, checked = run_each(commands, tmp_path, tmp_path / "notes", seconds=SECONDS, memory=MEMORY).values()
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "leaves the data folder" in done.stderr
-    done = start(tmp_path, "samples check data --out sheets --clean clean --json")
-    assert "leaves the data folder" in done.stdout
+    assert "leaves the data folder" in checked.stdout
     assert not [*(tmp_path / "new").rglob("*.jpg"), *(tmp_path / "clean").rglob("*.jpg")]
     assert "secret" not in "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "clean").rglob("*.txt"))
 
