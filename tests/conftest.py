@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 import os
 import random
@@ -42,6 +43,10 @@ openmp.sleep_soon(os.environ)
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every child, and every worker, compiles ocrlab again
+if WORKERS > 1:  # every worker imports these in the end; what they keep for ever costs each collection and search time
+    for _name in ("lightning.pytorch", "torch._dynamo"):
+        importlib.import_module(_name)
+    gc.freeze()
 _state = tempfile.TemporaryDirectory(prefix="ocrlab-tests-")  # the key of what these tests record
 os.environ["XDG_STATE_HOME"] = _state.name
 

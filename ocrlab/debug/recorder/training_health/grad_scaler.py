@@ -8,7 +8,6 @@ first steps that are looked at do not count there.
 
 from __future__ import annotations
 
-import gc
 import math
 import traceback
 import weakref
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ocrlab.debug.laws.live_objects import instances
 from ocrlab.debug.recorder.figure_transfer import FigureTransfer, arrives_later
 from ocrlab.debug.recorder.training_health.tensor_figures import any_nonzero, can_read_gradient, norm
 
@@ -84,7 +84,7 @@ class GradScalerCheck:
             if not _is_large(size):
                 return
             if later and self.scalers is None:
-                self.scalers = [weakref.ref(scaler) for scaler in _all_scalers()]
+                self.scalers = [weakref.ref(scaler) for scaler in instances(torch.amp.GradScaler)]
             elif any(float(t) == size for t in tensors[ends[1] :]) if later else _is_scale(size):
                 before = any(map(bool, tensors[ends[0] : ends[1]]))
                 self._count(size, float(tensors[1]), float(tensors[2]), before, is_by_scaler)
@@ -146,10 +146,6 @@ def _is_large(size: float) -> bool:
     return math.isfinite(size) and size >= LARGE and not math.log2(size) % 1
 
 
-def _all_scalers() -> list[Any]:
-    return [item for item in gc.get_objects() if issubclass(type(item), torch.amp.GradScaler)]
-
-
 def _is_scale(size: float) -> bool:
     """Return whether there is a GradScaler with this scale; asked only where a loss was made larger."""
-    return any(scaler.is_enabled() and scaler.get_scale() == size for scaler in _all_scalers())
+    return any(scaler.is_enabled() and scaler.get_scale() == size for scaler in instances(torch.amp.GradScaler))
