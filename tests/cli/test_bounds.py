@@ -147,8 +147,8 @@ def test_what_is_not_a_notebook_is_refused_in_a_sentence(tmp_path: Path) -> None
     for command, done in run_each(commands, tmp_path, tmp_path / "notes", seconds=SECONDS * 5, memory=8 << 30).items():
         assert "OCRLAB_TRACEBACK" not in done.stderr and "Warning" not in done.stderr, (command, done.stderr)
         if command.startswith("report"):
-            said = f"ocrlab: {command.split()[-1]} is not a notebook. Given: "
-            assert done.returncode == 1 and done.stderr.startswith(said), command
+            sentence = f"ocrlab: {command.split()[-1]} is not a notebook. Given: "
+            assert done.returncode == 1 and done.stderr.startswith(sentence), command
     assert not [*tmp_path.glob("*.html")]
 
 
