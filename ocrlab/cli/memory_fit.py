@@ -130,9 +130,9 @@ def sentence(result: Fit) -> str:
             "batch + 1 fails": f"{result.batch + 1} does not fit",
             "close": "this is close to the limit, so larger batches were not tried",
             "most": f"more than {result.most} was not tried",
-            "time": "the time ended before larger batches were tried",
+            "time": "the time ended before larger batches were tried; raise --minutes",
             "slow": f"a training with {result.batch + 1} did not finish in its time",
-            "unverified": "the longer trial was not measured, and memory may keep growing: leave a larger margin",
+            "unverified": "the longer trial was not measured, so memory may keep growing: raise --minutes or --margin",
             "not measured": "larger batches were not measured, because other processes took the memory",
         }[result.proven]
         return f"batch_size={result.batch} fits: it needs {peak} of {limit}; {why}.{_wanted(result.limit)}"

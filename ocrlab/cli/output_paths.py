@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def new_file(file: Path, option: str, *, in_existing_folder: bool = False) -> None:
+def new_file(file: Path, option: str, *, in_existing_folder: bool = False, need: str = "a new file") -> None:
     """Raise ConfigError unless `file` can be made: it is not there yet, and its folder is there or can be made."""
     if os.path.lexists(file):
-        raise ConfigError("Nothing is overwritten", got=f"{option} {file}, which exists already", need="a new file")
+        raise ConfigError("Nothing is overwritten", got=f"{option} {file}, which exists already", need=need)
     if in_existing_folder and not file.parent.is_dir():
         do = f"Make it, or name another file for {option}"
         raise ConfigError(f"There is no folder {file.parent}", got=f"{option} {file}", do=do)

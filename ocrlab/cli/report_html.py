@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> Answer:
     if out.is_dir() or (out.exists() and out.samefile(notebook)):
         raise ConfigError("--out cannot be written", got=out, need="the name of an HTML file")
     if not args.overwrite:
-        output_paths.new_file(out, "--out")
+        output_paths.new_file(out, "--out", need="a new file in --out, or --overwrite")
     if not notebook.exists():
         raise DataError(f"There is no notebook {notebook}", need=need, missing=True)
     from ocrlab.reports.html import document

@@ -44,10 +44,10 @@ def clean_record(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def note(count: int) -> str:
-    """Return what everything that may be shared says of the places that were replaced in it, and that of none too."""
-    places = "1 place" if count == 1 else f"{count} places"
-    what = "secrets, private addresses, names of persons and machines, your own in a home folder too"
-    return f"{places} replaced ({what}); review before sharing."
+    """Return the sentence in every file that may be shared: how many values were replaced in it, 0 included."""
+    values = "1 value" if count == 1 else f"{count} values"
+    kinds = "secrets, private addresses, names of people and machines, your home folder"
+    return f"{values} replaced ({kinds}). Review before sharing."
 
 
 def _clean_value(value: Any, finders: Finders) -> tuple[Any, int]:

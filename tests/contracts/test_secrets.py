@@ -183,7 +183,7 @@ def test_a_watched_program_that_prints_them_all_and_crashes(planted: Planted) ->
     log = (run / "incident" / "log_tail.txt").read_text()
     assert log.count("(secret)") >= 8 and "(WANDB_API_KEY)" in log and "(user)" in log and log.count("(address)") == 3
     assert "https://(secret)@models.example.org/x" in log and "aws_secret_access_key = (secret)" in log
-    assert bug["redacted"] >= 8 and "places replaced" in (run / "incident" / "verdict.md").read_text()
+    assert bug["redacted"] >= 8 and "values replaced" in (run / "incident" / "verdict.md").read_text()
     private_keeps(run, planted, "parameter", "home", "user")
 
 

@@ -136,5 +136,5 @@ def test_passwords_with_signs_spaces_and_of_another_alphabet() -> None:
 
 
 def test_the_note_names_the_number_and_asks_for_a_review() -> None:
-    assert redaction.note(1).startswith("1 place replaced") and redaction.note(0).startswith("0 places")
-    assert redaction.note(3).endswith("review before sharing.")
+    assert redaction.note(1).startswith("1 value replaced") and redaction.note(0).startswith("0 values")
+    assert redaction.note(3).endswith("Review before sharing.")

@@ -49,7 +49,7 @@ def sentence(verdict: Verdict) -> str:
             ending = f"it is an error of its own{place if place.startswith(' (') else place.replace(' ', ', ', 1)}"
         return f"{how}; {ending}." if how else f"{_capital(ending)}."
     first, where = verdict.causes[0], _where(verdict)
-    sure = "certain" if first.confidence >= 0.9 else "most probable" if first.confidence >= 0.7 else "possible"
+    sure = "very likely" if first.confidence >= 0.9 else "likely" if first.confidence >= 0.7 else "possible"
     line = next((f", {line.file} line {line.line}" for line in first.evidence if line.line), "")
     title = _title(first)
     word = title.partition(" ")[0]  # small inside the sentence, unless it is a name or an acronym

@@ -23,7 +23,7 @@ Current thread 0x00007f06b3e63b80 (most recent call first):
   File "/data/x/train.py", line 9 in <module>
 """
     text = verdict_files.sentence(classify(Incident("killed", None, "SIGSEGV", {"log_tail.txt": log})))
-    assert text.startswith("The program was killed by SIGSEGV in decode (pages.py:61); most probable cause: a segm")
+    assert text.startswith("The program was killed by SIGSEGV in decode (pages.py:61); likely cause: a segm")
     assert text.endswith(".")
 
 
@@ -80,7 +80,7 @@ def test_what_is_written_is_whole_and_without_secrets(tmp_path: Path, monkeypatc
     assert (record["schema"], record["causes"][0]["id"]) == (1, "host.alloc_fail")
     written = {"schema", "id", "status", "exit_code", "signal", "symptom", "causes", "ruled_out", "missing", "values"}
     assert set(record) == written | {"redacted"} and record["redacted"] > 0
-    assert "review before sharing" in (tmp_path / "incident/verdict.md").read_text()
+    assert "Review before sharing" in (tmp_path / "incident/verdict.md").read_text()
     assert "abcdefgh" not in "".join(path.read_text() for path in (tmp_path / "incident").iterdir())
     assert not (tmp_path / "evil.txt").exists()
 

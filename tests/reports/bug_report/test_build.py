@@ -201,7 +201,7 @@ def test_no_names_and_no_secrets_also_where_markdown_escapes_them(runs: Path, mo
     report = build.build(collect(crashed(runs, log)))
     for text in (report.markdown, report.html):
         assert "quux" not in text and "of_zoe" not in text and "of\\_zoe" not in text and "aB3" not in text
-    assert report.redacted > 0 and f"{report.redacted} places replaced" in report.markdown
+    assert report.redacted > 0 and f"{report.redacted} values replaced" in report.markdown
 
 
 def test_a_notebook_that_failed(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_page_is_clean_also_where_nobody_cleaned_the_notebook() -> None:
     output = new_output("stream", name="stdout", text="db_password = hunter2hunter2")
     page = document.page(new_notebook(cells=[cell("login()", "completed", [output], 1)]))
     assert "hunter2" not in page
-    assert "1 place replaced" in page
+    assert "1 value replaced" in page
 
 
 def test_the_sections_are_listed_with_how_they_went() -> None:

@@ -199,7 +199,7 @@ def wrong_linear_size(fact: Fact, failure: Failure) -> Explanation | None:
     parts = _joined_features(failure, definition, features, expected)
     if parts is not None:
         return Explanation(text + parts[0], parts[1], parts[2])
-    advice = f"Set `in_features={features}`, or use `nn.LazyLinear` so that it is read off the first batch"
+    advice = f"Set `in_features={features}`, or use `nn.LazyLinear` which reads it from the first batch"
     advice += (
         ", or put `nn.AdaptiveAvgPool2d` before the flattening so that the image size does not matter."
         if origin_text

@@ -94,7 +94,7 @@ class BatchContents:
         wrong = not_finite(tensor)
         if wrong is not None and not self.stats.broken:
             where = f"{value_at(tensor, wrong)} in {in_batch(name)}, {position_text(wrong)}"
-            self.stats.broken = f"batch {self.stats.batches} held {where}"
+            self.stats.broken = f"batch {self.stats.batches} contains {where}"
 
     def _search(self, name: str, tensor: Tensor) -> None:
         """Note the first value that is not finite."""
@@ -113,7 +113,7 @@ class BatchContents:
                     mask.view(-1)[position] = True
                     shown = f"{wrong_value:g}" if isinstance(wrong_value, float) else str(wrong_value)
                     where = f"{shown} ({count} of {mask.numel()} values) in {in_batch(name)}, {position_text(mask)}"
-                    stats.broken = f"batch {batch} held {where}"
+                    stats.broken = f"batch {batch} contains {where}"
 
             tensor_shape = tensor.shape
             self.transfer.send([wrong.sum(), place, value], use)

@@ -108,7 +108,7 @@ def sentences(stats: TrainingStats, model: nn.Module) -> list[str]:
             )
         return first
     if stats.broken:
-        first.append(f"{stats.broken}. Look at this sample; nan_to_num or a skipped step only hide it")
+        first.append(f"{stats.broken}. Correct or remove this sample: nan_to_num or skipping the step only hides it")
     root = [*_steps(stats, model), *_rates(stats), *_of_checks(stats, "grad scaler")]
     rest = [*_weights(stats, model), *_modes(stats), *_data(stats), *_losses(stats)]
     return [*first, *root, *rest]
@@ -345,14 +345,13 @@ def _nonfinite_text(stats: TrainingStats) -> str:
     """
     losses, before = stats.first_losses, stats.before_lost
     if losses and not math.isfinite(losses[0]):
-        what = f"the loss is {stats.last:g}, and was not finite in the first one of all"
+        what = f"the loss is {stats.last:g}, from the first batch on"
         look = (
             "no optimiser step came before it, so the learning rate is not to blame. Look at the values of the batch"
             " and of the initial weights, and for a logarithm, root or division at 0"
         )
     else:
-        what = f"the loss is {stats.last:g}, and was not finite from batch {stats.lost} of {stats.batches} on"
-        what += ": it has learned nothing since"
+        what = f"the loss is {stats.last:g} from batch {stats.lost} of {stats.batches} on, so it learns nothing more"
         grew = bool(losses) and abs(before) > ROSE[0] * abs(losses[0]) + ROSE[1]
         look = (
             f"it had grown from {losses[0]:.4g} to {before:.4g}: try a smaller learning rate, or clip gradients"
@@ -360,4 +359,4 @@ def _nonfinite_text(stats: TrainingStats) -> str:
             else f"it was {before:.4g} just before, and had not grown: look at this batch, and for a logarithm, root "
             "or division at 0"
         )
-    return f"{what}, as that batch was not finite" if stats.broken else f"{what}; {look}. {REPLAY}"
+    return f"{what}: that batch contains NaN or infinity" if stats.broken else f"{what}; {look}. {REPLAY}"

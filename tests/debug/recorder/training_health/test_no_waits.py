@@ -149,7 +149,7 @@ FAULTS = {
     "shuffled": "one answer for all samples",
     "equal": "samples of a batch were the same",
     "same": "",  # a list of batches has no length in samples
-    "broken": "batch 3 held nan",
+    "broken": "batch 3 contains nan",
     "constant": "every target was 0",
     "rate": "the learning rate was 0",
     "decay": "weight decay",

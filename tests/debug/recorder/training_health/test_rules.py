@@ -51,7 +51,7 @@ def test_a_constant_loss_is_reported() -> None:
         (
             [0.5, 90.0, math.nan],
             3,
-            ("from batch 3 of 30 on: it has learned nothing since", "smaller learning rate"),
+            ("from batch 3 of 30 on, so it learns nothing more", "smaller learning rate"),
             "no step",
         ),
         ([0.5, 0.4, math.nan], 3, ("0.4 just before, and had not grown: look at this batch",), "smaller learning"),
@@ -64,17 +64,17 @@ def test_the_rate_is_not_to_blame_for_a_first_loss_that_is_not_finite(
     before = losses[batch - 2]
     stats = TrainingStats(30, losses=30, steps=30, last=math.nan, lost=batch, first_losses=losses, before_lost=before)
     stats.last_losses.append(math.nan)
-    [text] = [text for text in sentences(stats, MODEL) if "not finite" in text]
+    [text] = [text for text in sentences(stats, MODEL) if "the loss is nan" in text]
     assert all(words in text for words in named) and omitted not in text
 
 
 def test_a_batch_that_is_not_finite_stands_first_and_its_loss_gets_no_advice() -> None:
     stats = TrainingStats(30, losses=30, steps=30, last=math.nan, lost=9, first_losses=[0.5] * 8, unrated=30)
     stats.last_losses.append(math.nan)
-    stats.broken = "batch 9 held inf (1 of 2 values) in 0"
+    stats.broken = "batch 9 contains inf (1 of 2 values) in 0"
     text = sentences(stats, MODEL)
-    assert text[0].startswith("batch 9 held inf")
-    assert text[-1].endswith("from batch 9 of 30 on: it has learned nothing since, as that batch was not finite")
+    assert text[0].startswith("batch 9 contains inf")
+    assert text[-1].endswith("from batch 9 of 30 on, so it learns nothing more: that batch contains NaN or infinity")
 
 
 def test_targets_in_batches_of_any_form() -> None:
