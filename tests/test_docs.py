@@ -1,8 +1,15 @@
-"""Every command in docs/ and in the README is run, long ones with few steps, and every link and cause exists."""
+"""Every command in docs/ and in the README is run, long ones with few steps, and every link and cause exists.
+
+A command that no test can run (a benchmark, several machines, an example of `--help`) is checked word by word.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
+import io
+import itertools
 import os
 import re
 import shutil
@@ -15,7 +22,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from ocrlab.cli import WHICH
+from ocrlab.cli import COMMANDS, WHICH, main
 from ocrlab.debug.diagnosis import catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +63,12 @@ PLACES = (  # what stands in the README for something of the user's
     (r"\bRUN\b", "runs/mine"),
     (r"python train.py --workers", "python train_small.py --workers"),
 )
+PROGRAM = re.compile(r"(?:ocrlab|make|torchrun|papermill|py-spy) \S|python benchmarks/")
+SETTING = re.compile(
+    r"\+?(?:(?:trainer|runtime|optim|augment|targets|post|evaluate)\.\w+|hardware|weights|tracking|exif)="
+)
+SUBCOMMANDS = {name: getattr(importlib.import_module(f"ocrlab.cli.{name}"), "WORDS", {}) for name in COMMANDS}
+HELP = [[name, *word] for name, words in SUBCOMMANDS.items() for word in [[], *([word] for word in words)]]
 CRASHING = """
 import torch
 from torch import nn
@@ -141,6 +154,51 @@ def shown(page: Path) -> list[str]:
     general = re.compile(r"\.\.\.|--$|" + (r"\bNAME\b" if page == README else r"\b(?!PATH|PID)[A-Z]{3,}\b"))
     lines += [command for command in inline if not general.search(command) and command not in lines]
     return list(dict.fromkeys(re.split(r"\s{2,}#? ?|\s{3,}", line)[0].strip() for line in lines))
+
+
+def mentioned(text: str) -> list[str]:
+    """Return every command in a text: blocks and tables of a page, examples of `--help`; without its launcher."""
+    fence = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    blocks = [block for kind, block in fence.findall(text) if kind in ("", "sh", "bash")]
+    blocks.append(text.partition("\nexamples:\n")[2].partition("\n\n")[0])
+    lines = [re.split(r"\s{2,}|\s#", line.strip())[0] for block in blocks for line in block.splitlines()]
+    inline = re.findall(r"`([^`\n]+)`", fence.sub("", text))
+    lines += [f"ocrlab train {code}" if SETTING.match(code) else code for code in inline]
+    parts = [part for line in lines for part in re.split(r" -- | -m (?=ocrlab )| [|>;] |; | (?=ocrlab )", line)]
+    return list(dict.fromkeys(part for part in parts if PROGRAM.match(part)))
+
+
+@functools.cache
+def manual(*words: str) -> str:
+    """Return the text that names every option of a command: the help of its program, or a recipe and its script."""
+    program, *others = words
+    if program == "ocrlab":
+        stdout = io.StringIO()
+        depth = 2 if len(others) > 1 and others[1] in SUBCOMMANDS[others[0]] else 1
+        with contextlib.redirect_stdout(stdout):
+            assert main([*others[:depth], "--help"]) == 0
+        return stdout.getvalue()
+    if program == "make":
+        recipe = re.search(rf"^{others[0]}:.*?(?=^\S|\Z)", (ROOT / "Makefile").read_text(), re.M | re.S)
+        assert recipe, f"the Makefile has no target {others[0]}"
+        script = re.search(r"python3 (\S+\.py)", recipe[0])
+        return recipe[0] + (manual("python", script[1]) if script else "")
+    if program == "python":  # a benchmark: it and the modules beside it that it imports
+        text = (ROOT / others[0]).read_text(encoding="utf-8")
+        beside = [ROOT / "benchmarks" / f"{name}.py" for name in re.findall(r"^(?:from|import) (\w+)", text, re.M)]
+        return "".join([text, *(file.read_text(encoding="utf-8") for file in beside if file.exists())])
+    done = shell(f"{' '.join(words[:2] if program == 'py-spy' else words[:1])} --help", ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@functools.cache
+def settings() -> set[str]:
+    """Return the names of all settings, of the split of `evaluate`, and of two shorter forms."""
+    stdout = io.StringIO()
+    with contextlib.redirect_stdout(stdout):
+        assert main(["train", "--keys"]) == 0
+    return {line.split()[0] for line in stdout.getvalue().splitlines() if line} | {"split", "hardware", "tracking"}
 
 
 def ends(page: Path, command: str) -> set[int]:
@@ -245,6 +303,25 @@ def test_a_command_does_what_it_says(page: Path, command: str, place: Path) -> N
     done = shell(run, place)
     assert done.returncode in ends(page, command) | allowed, f"{run}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
     assert "Traceback" not in done.stderr or re.search(r"(train|step)\.py", run)
+
+
+@pytest.mark.parametrize("page", [*PAGES, README, *HELP], ids=lambda page: getattr(page, "stem", page))
+def test_a_command_has_the_options_and_settings_that_are_written(page: Path | list[str]) -> None:
+    for command in mentioned(manual("ocrlab", *page) if isinstance(page, list) else page.read_text(encoding="utf-8")):
+        words = re.sub(r"ARGS=|['\"]", "", command).split()
+        if words[0] == "ocrlab" and words[1] not in COMMANDS:
+            assert re.fullmatch(r"[A-Z]+", words[1]), f"{command}: no such command"
+            continue
+        for file, names in re.findall(r"(notebooks/\S+\.ipynb)((?: \S+)*? -p .*)", command):
+            parameters = re.findall(r"\b(\w+): \w+ =", (ROOT / file).read_text(encoding="utf-8"))
+            parameters += [setting.rpartition(".")[2] for setting in settings()]
+            assert set(re.findall(r"-p (\w+)", names)) <= set(parameters), command
+        text = manual(*(itertools.takewhile(re.compile(r"[a-z][\w./-]+$").match, words)))
+        for option in (word.partition("=")[0] for word in words[1:] if word[:1] == "-" and word[1:]):
+            assert re.search(rf"(?<![\w-]){option}\b", text), f"{command}: no option {option}"
+        if words[:2] in (["ocrlab", "train"], ["ocrlab", "evaluate"], ["ocrlab", "predict"], ["ocrlab", "memory"]):
+            keys = {match[1] for word in words if (match := re.match(r"\+?([a-z_.]+)=", word))}
+            assert keys <= settings(), f"{command}: no setting {keys - settings()}"
 
 
 def headings(page: Path) -> set[str]:
