@@ -90,7 +90,7 @@ def arguments(parser: Parser) -> None:
         type=int,
         default=3,
         metavar="N",
-        help="repeat the decisive runs N times, for several factors or runs under 20 s (default: 3)",
+        help="repeat the decisive runs N times if there are several factors or a run takes under 20 s (default: 3)",
     )
     parser.add_argument(
         "--steps", type=int, metavar="N", help="optimizer steps of each run (default: up to the step that failed)"

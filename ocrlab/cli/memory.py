@@ -6,7 +6,7 @@ WORDS = {
     "fit": "measure the largest batch that fits, by short trainings in child processes",
     "estimate": "predict the memory of a training, without running it",
     "watch": "show who uses GPU and host memory now",
-    "why": "explain why a run was out of memory",
+    "why": "explain why a run ran out of memory",
 }
 EXAMPLES = """
   ocrlab memory why runs/20250101-120000-receipts         why it ran out, and what to set instead

@@ -49,7 +49,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--out", type="path", metavar="DIR", help=f"folder for the results (default: {OUT})")
     shown = f"{{{','.join(FORMATS)}}}"
     parser.add_argument("--format", nargs="+", metavar=shown, help="what to write into DIR (default: all three)")
-    what = "write one JSON object for each page to a new file, or - for stdout; DIR then needs --out"
+    what = "write one JSON object for each page to a new file, or - for stdout; DIR is then written only with --out"
     parser.add_argument("--jsonl", metavar="FILE", help=what)
     what = "device; auto uses a GPU that passes a smoke test (default: auto)"
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help=what)

@@ -102,13 +102,18 @@ def run(args: argparse.Namespace) -> Answer:
     rows: list[tuple[str, object]] = [(name, f"{value:.4g}") for name, value in result.metrics.items()]
     wrong = result.metrics.get("not_finite", 0)
     status = f"{result.status}, but the loss of {wrong:.0f} micro-batches was not finite" if wrong else result.status
-    rows += [("status", status), ("run", result.folder), ("checkpoint", record["checkpoint"])]
+    rows += [("status", status), ("run", _from_here(result.folder)), ("checkpoint", _from_here(result.checkpoint))]
     data = shlex.quote(f"data={config.data}")
     rows.append(("next", f"ocrlab evaluate {data}"))
     if result.pages < FEW_PAGES and config.weights in (None, "imagenet"):
         start = f"{result.pages} training pages are few: `ocrlab train {data} weights=receipts`"
         rows.append(("", f"{start} starts from the included detector"))
     return Answer(record, table(rows), 0 if result.status == "success" else 1)
+
+
+def _from_here(path: Path | None) -> Path | None:
+    """Return a path below this folder as a relative one."""
+    return path.relative_to(Path.cwd()) if path and path.is_relative_to(Path.cwd()) else path
 
 
 def check_first(args: argparse.Namespace) -> Path:

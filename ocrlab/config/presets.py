@@ -23,7 +23,7 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {
     "cpu_2core": Preset(
-        "two cores: a second busy process makes a step many times slower, so the training process prepares the pages",
+        "two cores: the training process prepares the pages, since a second busy process makes steps many times slower",
         {
             "trainer.accelerator": "cpu",
             "runtime.threads": 2,
