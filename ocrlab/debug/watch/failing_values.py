@@ -174,9 +174,11 @@ class Reader:
         """Return the parameters that a module trains, and the tensors in its plain attributes, which `to` leaves."""
         trained: list[str] = []
         plain: list[list[str | None]] = []
-        frozen = 0
+        frozen, dtype = 0, None
         for path, module in self.named_modules(root):
             for name, parameter in (stored(module).get("_parameters") or {}).items():
+                if dtype is None and self.is_tensor(parameter) and parameter.is_floating_point():
+                    dtype = str(parameter.dtype).removeprefix("torch.")
                 if self.is_tensor(parameter) and parameter.requires_grad:
                     trained.append(f"{path}.{name}" if path else name)
                 elif parameter is not None:
@@ -196,7 +198,7 @@ class Reader:
                         ]
                     )
         result = {"trained": [*trained[:2], *trained[2:][-2:]], "trained_count": len(trained), "frozen_count": frozen}
-        return {**result, "plain_tensors": plain}
+        return {**result, "plain_tensors": plain, "weight_dtype": dtype}
 
     def named_modules(self, root: Any) -> list[tuple[str, Any]]:
         """Return a module and those below it with their paths, in the order in which torch counts parameters."""
@@ -462,7 +464,26 @@ class Reader:
         names = [name for holder in holders for name in holder if type(name) is str and not name.startswith("__")]
         near = [name for name in names if name.lower() == wanted.lower()]
         near = near or difflib.get_close_matches(wanted, names[:MAX_LOCALS], 2, 0.8)
-        return {**self.describe(value, 2), "near": list(dict.fromkeys(near)), "has": list(holders[0])[:MAX_NAMES]}
+        result = {**self.describe(value, 2), "near": list(dict.fromkeys(near)), "has": list(holders[0])[:MAX_NAMES]}
+        return result | self.wrapped(value, wanted)
+
+    def wrapped(self, value: Any, name: str) -> dict[str, Any]:
+        """Return the way from a part of a data set to the attribute of the whole, and whether each sample has a value.
+
+        A part (`Subset`) holds a data set and indices.
+        """
+        path: list[str] = []
+        indices: Any = None
+        while type(value).__name__ == "Subset" and type(value).__module__.startswith("torch."):
+            indices = stored(value).get("indices")
+            path, value = [*path, "dataset"], stored(value).get("dataset")
+        if not path:
+            return {}
+        inner = self.describe(stored(value).get(name), 0)
+        length = inner.get("length", (inner.get("shape") or [0])[0])
+        known = type(indices) in (list, range) and 0 < len(indices) <= COUNTED
+        by_sample = name in stored(value) and length > max(indices) if known else None
+        return {"way": path, "inner": inner, "by_sample": by_sample}
 
 
 def parameters(value: Any) -> list[str] | None:
@@ -512,14 +533,15 @@ def with_prefixes(names: list[str]) -> list[str]:
 
 
 def names_in_makers(names: set[str], file: str, first: int, last: int) -> list[str]:
-    """Return the names in the last lines before a line that assign to some names."""
+    """Return the names in the last lines before a line that assign to some names, and to the names in those lines."""
     result: list[str] = []
     for number in range(last - 1, first - 1, -1):
         left, equals, right = linecache.getline(file, number).partition("=")
         targets = names.intersection(re.split(r"[\s,()]+", left)) if equals and right[:1] != "=" else set()
         if targets:
-            result += with_prefixes(NAMES.findall(right))
-            names = names - targets
+            makers = with_prefixes(NAMES.findall(right))
+            result += makers
+            names = names - targets | set(makers)
     return result
 
 

@@ -49,6 +49,7 @@ IN_NOTEBOOKS, BY_MESSAGE = "notebook_state", "known_messages"
 
 def explain(failure: Failure) -> tuple[str, Explanation] | None:
     """Return an explanation and the module that has it; None where the facts support none. Never raises."""
+    failure = autograd.at_the_loss(failure)
     matches = [Fact(ANY, {}), *facts(failure.type, failure.message)]
     for registered in (FUNCTIONS, None, GENERAL):
         if registered is None:  # after the functions for this kind of fault, before those that fit many kinds

@@ -9,7 +9,7 @@ from ocrlab.debug.diagnosis.explanations.explanation import Explanation, a, expl
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame, Value
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.model_code import argument_of_wrong_type, no_return, type_of
-from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, failing_expression, origin
+from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, failing_expression, origin, unpacked
 from ocrlab.debug.diagnosis.explanations.samples import sample_of_wrong_type
 from ocrlab.debug.diagnosis.explanations.source import Source, dotted, last_name, parameters
 
@@ -103,7 +103,6 @@ WRAPPERS = {
     "DataParallel": "The model is wrapped: `{0}.module.{1}`.",
     "DistributedDataParallel": "The model is wrapped: `{0}.module.{1}`.",
     "OptimizedModule": "The model is compiled: `{0}._orig_mod.{1}`.",
-    "Subset": "A split is a `Subset`; the data set itself is `.dataset`: `{0}.dataset.{1}`.",
     "DataLoader": "The loader has a data set: `{0}.dataset.{1}`.",
     "ConcatDataset": "The parts are in `.datasets`: `{0}.datasets[0].{1}`.",
 }
@@ -174,6 +173,7 @@ def none_has_no_attribute(fact: Fact, failure: Failure) -> Explanation | None:
 
 def _origin_sentence(where: Origin | None, place: tuple[Source, ast.expr] | None) -> str:
     """Return the sentence that names the expression a value comes from; '' where that is the failing one itself."""
+    where = (unpacked(where) or where) if where is not None else None
     if where is None or place is None or where.node is place[1] or not where.code:
         return ""
     return f" It comes from `{where.code[:120]}` ({where.place})."
@@ -209,6 +209,12 @@ def attribute_missing(fact: Fact, failure: Failure) -> Explanation | None:
     start = f"{what}, which has no `{attribute}` ({frame.place})"
     if (kind, attribute) in REPLACEMENTS:
         return Explanation(f"{start}.{origin_text}", REPLACEMENTS[kind, attribute].format(base))
+    if kind == "Subset":
+        return Explanation(
+            f"{start}: it is a part of a data set, and holds only that (`.dataset`) and the `.indices` of its samples."
+            f"{origin_text}",
+            _of_a_part(value, base, attribute),
+        )
     if kind in WRAPPERS:
         return Explanation(f"{start}.{origin_text}", WRAPPERS[kind].format(base, attribute))
     near = list(value.near or []) if value is not None else []
@@ -236,6 +242,24 @@ def attribute_missing(fact: Fact, failure: Failure) -> Explanation | None:
     return Explanation(
         f"{start}{holds}.{origin_text}", "Use one of the names that it has, or the object that was meant."
     )
+
+
+def _of_a_part(value: Value | None, base: str, attribute: str) -> str:
+    """Return how to read an attribute of a data set of which a `Subset` is a part."""
+    way = list(value.way) if value is not None and value.way else ["dataset"]
+    whole, index, rows = ".".join([base, *way, attribute]), "i", f"{base}.indices"
+    for depth in range(1, len(way)):  # a part of a part: its indices are those of the part
+        index = f"{'.'.join([base, *way[:depth]])}.indices[{index}]"
+    kind = value.inner.get("kind") if value is not None and value.inner else ""
+    picked = f"[{whole}[{index}] for i in {rows}]"
+    if kind in ("tensor", "array", "table"):
+        rows = rows if index == "i" else f"[{index} for i in {rows}]"
+        picked = f"{whole}{'.iloc' if kind == 'table' else ''}[{rows}]"
+    if value is not None and value.by_sample:
+        return f"It has a value for each sample of the whole data set; take those of this part: `{picked}`."
+    if value is not None and value.by_sample is False:
+        return f"Read it from the data set itself: `{whole}`."
+    return f"`{whole}` belongs to the whole data set; where it has a value for each sample, take `{picked}`."
 
 
 def _own_class(failure: Failure, frame: Frame, kind: str, attribute: str, start: str) -> Explanation | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 from ocrlab.debug.diagnosis.explanations.explanation import (
     Explanation,
@@ -13,7 +14,7 @@ from ocrlab.debug.diagnosis.explanations.explanation import (
     sizes,
 )
 from ocrlab.debug.diagnosis.explanations.failure import Failure
-from ocrlab.debug.diagnosis.explanations.messages import Fact
+from ocrlab.debug.diagnosis.explanations.messages import Fact, facts
 from ocrlab.debug.diagnosis.explanations.module_tensors import freezing_line, frozen_model
 from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, origin
 from ocrlab.debug.diagnosis.explanations.source import (
@@ -48,6 +49,21 @@ def backward_loss(failure: Failure) -> tuple[Source, ast.expr, str] | None:
     if place is None or not isinstance(place[1].func, ast.Attribute):
         return None
     return place[0], place[1].func.value, place[0].code(place[1].func.value)
+
+
+def at_the_loss(failure: Failure) -> Failure:
+    """Return a failure of a backward pass at the line of the loss, where some versions of torch check the shapes."""
+    shapes = [fact for fact in facts(failure.type, failure.message) if fact.kind == "target_dimensions"]
+    loss, frame = backward_loss(failure) if shapes else None, failure.frame
+    if loss is None or frame is None:
+        return failure
+    where = origin(failure, loss[0], loss[1], frame)
+    calls = [node for node in ast.walk(where.node) if isinstance(node, ast.Call)]
+    if not calls or where.source is not loss[0]:
+        return failure
+    line = calls[0].lineno
+    at = replace(frame, line=line, code=where.source.line(line).strip(), expression=where.source.code(calls[0]))
+    return replace(failure, frames=[at if part is frame else part for part in failure.frames])
 
 
 @explains("not_scalar")

@@ -7,6 +7,7 @@ import math
 
 from ocrlab.debug.diagnosis.explanations.explanation import (
     Explanation,
+    changed,
     count,
     explains,
     replaced,
@@ -15,6 +16,7 @@ from ocrlab.debug.diagnosis.explanations.explanation import (
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Value
 from ocrlab.debug.diagnosis.explanations.layers import (
     CHANNELS,
+    layer_kind,
     literal,
     whole_number,
 )
@@ -24,6 +26,8 @@ from ocrlab.debug.diagnosis.explanations.origins import (
     dataset_class,
     failing_call,
     loader_of,
+    origin,
+    unpacked,
 )
 from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name, own_nodes
 
@@ -48,6 +52,42 @@ def batch_rest(failure: Failure, first: int | None, second: int | None) -> Expla
     )
 
 
+def single_sample_squeezed(failure: Failure, outputs: tuple[int, ...] | None = None) -> Explanation | None:
+    """Explain a batch of one sample whose batch axis a `squeeze()` without an axis has removed."""
+    place, frame = failing_call(failure, failure.frame), failure.frame
+    calls = [(s, c) for s in failure.all_sources() for c in s.calls("squeeze")]
+    calls = [(s, c) for s, c in calls if not c.keywords and len(c.args) == (dotted(c.func) == "torch.squeeze")]
+    forward = [f for s, _ in calls for f in s.functions("forward")]
+    run = {last_name(node.func) for f in forward for node in ast.walk(f) if isinstance(node, ast.Call)} | {"forward"}
+    passed = [origin(failure, place[0], node, frame).node for node in place[1].args] if place else []
+    inside = {part for node in passed for part in ast.walk(node)}
+    calls = [(s, c) for s, c in calls if c in inside or ((f := s.function_at(c.lineno)) is not None and f.name in run)]
+    calls.sort(key=lambda call: call[1] not in inside)
+    if not calls or frame is None:
+        return None
+    source, call = calls[0]
+    base = call.func.value if isinstance(call.func, ast.Attribute) and not call.args else call.args[0]
+    name, code = source.code(base), source.code(call)
+    loader = next((v for _, v in failure.values() if v.kind == "loader" and v.batch_size), None)
+    rest = batch_rest(failure, loader.batch_size, 1) if loader is not None and loader.batch_size != 1 else None
+    shape = f": the outputs are {sizes(outputs)} and not {sizes((1, *outputs))}" if outputs is not None else ""
+    where = origin(failure, source, base, frame)
+    maker = (unpacked(where) or where).node
+    kind = layer_kind(failure, maker, source) if isinstance(maker, ast.Call) else ""
+    after = f"{name}.squeeze(-1)" if outputs == () else f"{name}.squeeze(dim)"
+    if "pool" in where.source.code(maker).lower() or "pool" in kind.lower():
+        after = f"{name}.flatten(1)"
+    elif kind in ("GRU", "LSTM", "RNN"):  # the last state, with the number of layers in front
+        after = f"{name}.squeeze(0)"
+    drop = f"; `drop_last=True` in `{loader.name}` leaves that batch out" if rest is not None and loader else ""
+    return Explanation(
+        f"This batch has one sample, and `{code}` ({source.place(call)}) removes every axis of size 1, the batch axis "
+        f"too{shape}." + (f" {rest.text}" if rest is not None else ""),
+        f"Remove only the axes that are meant and keep the batch axis: `{after}`{drop}.",
+        changed(source, call, after) if "(dim)" not in after else None,
+    )
+
+
 def dataset_length(loader: Value) -> int | None:
     """Return how many samples the data set of a loader has, where a stored value tells."""
     dataset = loader.facts.get("dataset") or {}
@@ -67,6 +107,9 @@ def dataset_length(loader: Value) -> int | None:
 def rows_of_outputs_and_targets(fact: Fact, failure: Failure) -> Explanation | None:
     """Outputs and targets with another number of rows, mostly from a view that spreads samples over rows."""
     outputs, targets = fact.outputs, fact.targets
+    single = single_sample_squeezed(failure, (outputs,)) if targets == 1 else None
+    if single is not None:
+        return single
     text = f"The loss gets {count(outputs, 'row')} of outputs and {count(targets, 'target')}."
     if outputs > targets and outputs % targets == 0:
         factor = outputs // targets
@@ -134,6 +177,8 @@ def shape_of_target(fact: Fact, failure: Failure) -> Explanation | None:
     target, output = fact.target, fact.output
     if target is None or output is None:
         return None
+    if target[:1] == (1,) and output == target[1:] and (single := single_sample_squeezed(failure, output)):
+        return single
     names = _loss_names(failure)
     t, o = (f"`{names[1]}`", f"`{names[0]}`") if names else ("The target", "the output")
     text = f"{t} is {sizes(target)} and {o} {sizes(output)}."

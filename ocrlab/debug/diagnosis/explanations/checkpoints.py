@@ -179,6 +179,54 @@ def keys_do_not_fit(fact: Fact, failure: Failure) -> Explanation | None:
     return None
 
 
+def state_dict_without_entry(failure: Failure, source: Source, node: ast.Subscript, key: str) -> Explanation | None:
+    """Explain an entry of what is itself a state dict, or a parameter's name in a checkpoint with entries."""
+    frame, name = failure.frame, source.code(node.value)
+    value = failure.value(name)
+    keys = [str(k) for k in value.keys or ()] if value is not None and value.kind == "container" else []
+    if frame is None or value is None or not keys:
+        return None
+    entry = next((k for k in WEIGHTS if k in keys), "")
+    if "." in key and entry:
+        return Explanation(
+            f"`{name}` ({frame.place}) is a whole checkpoint with the entries {listed([repr(k) for k in keys], 6)}; "
+            f"{key!r} is the name of a parameter, and the weights are one of the entries.",
+            f'Read it from the weights: `{name}["{entry}"]["{key}"]`.',
+            replaced(source, frame.line, f"{name}[", f'{name}["{entry}"]['),
+        )
+    if "." in key or not set(value.types or ["?"]) <= {"Tensor", "Parameter"} or not any("." in k for k in keys):
+        return None
+    text = (
+        f"`{name}` ({frame.place}) has no entry {key!r}: it is itself a state dict, whose keys are the names of "
+        f"parameters and buffers ({listed([repr(k) for k in keys])})."
+    )
+    saves = [(s, c) for s in failure.all_sources() for c in s.calls("save") if dotted(c.func).startswith("torch.")]
+    entries = [(s, c, dict(_entries(failure, s, c))) for s, c in saves]
+    whole = next(((s, c) for s, c, saved in entries if key in saved), None)
+    bare = [(s, c) for s, c, saved in entries if "" in saved and "state_dict" in s.code(saved[""])]
+    weights = key in WEIGHTS or any(node in ast.walk(c) for c in source.calls("load_state_dict"))
+    code = bare[0][0].code(bare[0][1].args[0]) if bare else "model.state_dict()"
+    after = f'{{"{key}": {code}}}' if weights else f'{{"model": {code}, "{key}": ...}}'
+    as_it_is = f"`load_state_dict({name})`" if weights else f"`{name}` holds the weights and nothing else"
+    if bare:
+        text += f" {listed([f'`{s.code(c)}` ({s.place(c)})' for s, c in bare], 2)} saves the bare state dict"
+        other = (
+            f", and `{whole[0].code(whole[1])}` ({whole[0].place(whole[1])}) a dict with that entry" if whole else ""
+        )
+        text += f"{other}."
+    edit = replaced(source, frame.line, source.code(node), name) if weights and not whole else None
+    if bare and whole and weights:
+        edit = changed(bare[0][0], bare[0][1].args[0], after)
+    first = "Save both files in the same form" if bare and whole else "Save it with that entry"
+    return Explanation(
+        text,
+        f"Load it as it is: {as_it_is}; or save it with that entry: `torch.save({after}, ...)`."
+        if weights and not whole
+        else f"{first}: `torch.save({after}, ...)`; as it is, {'load it with ' if weights else ''}{as_it_is}.",
+        edit,
+    )
+
+
 @explains("optimizer_groups")
 def optimizer_groups_differ(fact: Fact, failure: Failure) -> Explanation | None:
     """An optimizer that was built with other parameter groups than the saved one."""

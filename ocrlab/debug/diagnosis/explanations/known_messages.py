@@ -104,6 +104,14 @@ MESSAGES: tuple[tuple[Any, ...], ...] = (  # pattern, rules
         ),
     ),
     (
+        r"mixed dtype \(CPU\): (?:expect parameter to have|expect input to have|all inputs must share)",
+        Rule(
+            "`<input@0>` is <input@0.dtype> (<here>: `<call>`), and <layer> computes in the type of its weights, which "
+            "is another.<input@0.from>",
+            "Convert the input where it is made (`.float()` for data from numpy), or convert model and data alike.",
+        ),
+    ),
+    (
         r"pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of upscale_factor, but "
         r"input\.size\(-3\)=(?P<channels>\d+) is not divisible by (?P<square>\d+)",
         Rule(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ocrlab.debug.diagnosis.explanations.explanation import a, count, listed, sizes
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame, Value
-from ocrlab.debug.diagnosis.explanations.origins import origin, own_statement_nodes
+from ocrlab.debug.diagnosis.explanations.origins import origin, own_statement_nodes, unpacked
 from ocrlab.debug.diagnosis.explanations.source import Source, dotted
 from ocrlab.redaction import named_secrets
 
@@ -81,6 +81,7 @@ def _operands(source: Source, frame: Frame, *, in_file: bool) -> Iterator[ast.ex
 
 def _origin(failure: Failure, source: Source, node: ast.expr, frame: Frame) -> str:
     where = origin(failure, source, node, frame)
+    where = unpacked(where) or where
     if where.node is node or not where.code or len(where.code) > MOST_CODE or where.code == source.code(node):
         return ""
     return f" comes from `{where.code}` ({where.place})"

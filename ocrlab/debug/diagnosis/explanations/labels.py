@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from ocrlab.debug.diagnosis.explanations.batch_shapes import single_sample_squeezed
 from ocrlab.debug.diagnosis.explanations.explanation import (
     Edit,
     Explanation,
@@ -613,6 +614,9 @@ def wrong_target_form(fact: Fact, failure: Failure) -> Explanation | None:
             f"An extra axis of size 1 has to go: `{bare}.squeeze(1)`. If axis 1 has one entry for each class "
             f"(one-hot), pass `{bare}.argmax(1)`.",
         )
+    single = single_sample_squeezed(failure, outputs) if shape == (1,) and outputs and len(outputs) == 1 else None
+    if single is not None:
+        return single
     expected = fact.expected_shape or ((fact.input[0], *fact.input[2:]) if fact.input else None)
     if expected and shape:
         return _classes_in_another_axis(expected, failure, bare, tuple(shape), outputs)
@@ -653,6 +657,12 @@ def _classes_in_another_axis(
             f"{sizes(shape[1:])}: the model shrinks the image, or the mask was resized differently.",
             f"Bring the outputs to the size of the mask: `F.interpolate({output}, size={target}.shape[-2:], "
             'mode="bilinear")`.',
+        )
+    if outputs and len(outputs) == 1 and shape == (1,):
+        return Explanation(
+            f"`{output}` {sizes(outputs)} are the scores of one sample without a batch axis, and `{target}` (1,) has "
+            "one.",
+            f"Add the axis: `{output}.unsqueeze(0)`, or pass both without it.",
         )
     return Explanation(
         f"The loss takes outputs of the form {form} and, for these, targets of {sizes(expected)}; "

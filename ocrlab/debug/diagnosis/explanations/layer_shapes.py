@@ -15,11 +15,12 @@ from ocrlab.debug.diagnosis.explanations.explanation import (
     changed,
     count,
     explains,
+    in_parentheses,
     replaced,
     sizes,
     times,
 )
-from ocrlab.debug.diagnosis.explanations.failure import Failure
+from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame
 from ocrlab.debug.diagnosis.explanations.layers import (
     CHANNELS,
     axis_moved,
@@ -45,11 +46,20 @@ from ocrlab.debug.diagnosis.explanations.layers import (
 )
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.origins import (
+    Origin,
     failing_call,
     failing_expression,
     origin,
 )
-from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name, returns
+from ocrlab.debug.diagnosis.explanations.source import (
+    Source,
+    argument,
+    constant,
+    dotted,
+    last_name,
+    parameters,
+    returns,
+)
 
 
 @explains(
@@ -151,6 +161,12 @@ def wrong_linear_size(fact: Fact, failure: Failure) -> Explanation | None:
             f"Build the layer for both directions: `in_features={features}` (2 x the hidden size), or use one "
             "direction.",
         )
+    single = _without_batch_axis(failure, rows, features, expected, label or "the Linear layer")
+    if single is not None:
+        return single
+    apart = _size_of_other_data(failure, f"{name} is built for {expected} features", features, expected)
+    if apart is not None:
+        return apart
     if tensor is not None and len(tensor) == 4 and tensor[-1] == features:
         flat = math.prod(tensor[1:])
         if flat == expected:
@@ -206,6 +222,133 @@ def wrong_linear_size(fact: Fact, failure: Failure) -> Explanation | None:
         else "."
     )
     return Explanation(text, advice, number_edit(definition, 0, "in_features", features))
+
+
+def _model_call(failure: Failure) -> tuple[Source, ast.Call, Frame, tuple[int, ...] | None] | None:
+    """Return where the program calls the outermost module that failed: the call, its frame, the shape of its input."""
+    own = failure.own_frames
+    inner = next((i for i, f in enumerate(own) if (v := f.values.get("self")) and v.kind == "module"), len(own))
+    place = failing_call(failure, own[inner - 1]) if inner else None
+    if place is None or not place[1].args:
+        return None
+    passed = failure.value(dotted(place[1].args[0]), own[inner - 1])
+    if passed is None and inner < len(own) and (source := failure.source(own[inner])) is not None:
+        function = source.function_at(own[inner].line)
+        passed = own[inner].values.get(parameters(function)[1]) if function and parameters(function)[1:] else None
+    shape = passed.shape if passed is not None else known_shape(failure, place[0], place[1].args[0], own[inner - 1])
+    return place[0], place[1], own[inner - 1], shape
+
+
+def _without_batch_axis(
+    failure: Failure, rows: int | None, features: int, expected: int, layer: str
+) -> Explanation | None:
+    """Explain a single image: convolutions take it, a flattening then takes its channels for samples."""
+    place = _model_call(failure)
+    if not rows or rows == 1 or rows * features != expected or place is None:
+        return None
+    source, call, frame, shape = place
+    kinds = {2: "Conv1d", 3: "Conv2d", 4: "Conv3d"}
+    kind = kinds.get(len(shape)) if shape else None
+    live = [name for _, v in failure.values() for _, name in v.children or ()]
+    if kind is None or not (kind in live or any(True for _ in layer_definitions(failure, kind))):
+        return None
+    node = call.args[0]
+    where = origin(failure, source, node, frame)
+    part = where.node if isinstance(where.node, ast.Subscript) and isinstance(constant(where.node.slice), int) else None
+    number = constant(part.slice) if part is not None else None
+    batch = f"{where.source.code(part.value)}[{number}:{number + 1}]" if part is not None and number != -1 else ""  # type: ignore[operator]
+    after = f"{in_parentheses(source, node)}.unsqueeze(0)"
+    made = f", made by `{where.code}` ({where.place})," if where.node is not node else ""
+    return Explanation(
+        f"`{source.code(node)}` in `{source.code(call)}` ({source.place(call)}){made} is a single sample "
+        f"{sizes(shape or ())} without a batch axis. Convolutions take it, but the flattening keeps the first axis, "
+        f"which now holds the {rows} channels: `{layer}` gets {count(rows, 'row')} of {count(features, 'feature')} in "
+        f"place of one row of {rows} x {features} = {expected}.",
+        f"Add the batch axis: `{source.code(call.func)}({after})`"
+        + (f", or take a batch of one: `{batch}`." if batch else ".")
+        + f" `in_features={expected}` is right.",
+        changed(source, node, after),
+    )
+
+
+# What makes as many columns as the data that it gets has values, and how two parts of the data get the same columns.
+FITTED = {
+    "get_dummies": "encode the whole table before it is split, or give the second part the columns of the first: "
+    "`table.reindex(columns=first.columns, fill_value=0)`",
+    "fit_transform": "fit once, on the training data, and call `transform` for every other part",
+    "fit": "fit once, on the training data, and call `transform` for every other part",
+    "one_hot": "give the number of classes: `num_classes=...`",
+    "pivot_table": "pivot the whole table before it is split, or `reindex` the second part to the columns of the first",
+    "crosstab": "count the whole table before it is split, or `reindex` the second part to the columns of the first",
+    "unique": "collect the values once, from the whole data, and pass them to both",
+    "Counter": "build the vocabulary once, from the training data, and pass it to both",
+    "set": "build the vocabulary once, from the training data, and pass it to both",
+}
+
+
+def _size_of_other_data(failure: Failure, start: str, features: int, expected: int) -> Explanation | None:
+    """Explain a layer whose size was read from other data than its input: both were made apart."""
+    place = _model_call(failure)
+    if place is None or place[3] is None or place[3][-1] != features:
+        return None  # what the layer gets is not what the model gets
+    given = origin(failure, place[0], place[1].args[0], place[2])
+    for source, call, _ in layer_definitions(failure, "Linear"):
+        size = argument(call, 0, "in_features")
+        read = origin(failure, source, size, None) if size is not None else None
+        table = sized_by(read.node) if read is not None else None
+        if read is None or table is None:
+            continue
+        live = next((v for _, v in failure.values() if v.name == dotted(table) and v.shape), None)
+        made = origin(failure, read.source, table, read.frame)
+        if made.node is given.node or (live is not None and (live.shape or ())[-1] != expected):
+            continue
+        same = [isinstance(w.node, ast.Call) and last_name(w.node.func) for w in (made, given)]
+        if live is None and (not same[0] or same[0] != same[1]):
+            continue
+        text = f"{start}, a size that was read from other data: `{read.code}` ({source.place(call)})"
+        name = dotted(table) or read.source.code(table)
+        text += f", where `{name}` comes from `{made.code}` ({made.place})" if made.node is not table else ""
+        text += f". The input `{place[0].code(place[1].args[0])}` has {features} columns"
+        text += f" and comes from `{given.code}` ({given.place})." if given.node is not place[1].args[0] else "."
+        fix = f"Give both the same columns, made in the same way; `in_features={expected}` is right for `{name}`"
+        fitted = _fitted(failure, given)
+        if fitted is not None:
+            text += f" `{fitted[0].code(fitted[1])}` ({fitted[0].place(fitted[1])}) makes a column for each category "
+            text += "that occurs in the data that it gets, and the two parts do not have the same ones."
+            fix = FITTED[last_name(fitted[1].func)]
+            fix = f"{fix[0].upper()}{fix[1:]}"
+        return Explanation(text, f"{fix}.")
+    return None
+
+
+def sized_by(node: ast.AST) -> ast.expr | None:
+    """Return the table `x` of `x.shape[1]`, `x.size(1)`, `len(x.columns)` and `len(x[0])`."""
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+        return node.value.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "size":
+        return node.func.value
+    inner = node.args[0] if isinstance(node, ast.Call) and dotted(node.func) == "len" and node.args else None
+    if (isinstance(inner, ast.Attribute) and inner.attr == "columns") or isinstance(inner, ast.Subscript):
+        return inner.value
+    return None
+
+
+def _fitted(failure: Failure, where: Origin) -> tuple[Source, ast.Call] | None:
+    """Return the call that makes as many columns as there are values, in an expression or a function that it calls."""
+    todo: list[tuple[Source, ast.AST, int]] = [(where.source, where.node, 0)]
+    while todo:
+        source, node, depth = todo.pop(0)
+        for call in (part for part in ast.walk(node) if isinstance(part, ast.Call)):
+            name = last_name(call.func)
+            if name in FITTED and not (name == "one_hot" and argument(call, 1, "num_classes") is not None):
+                return source, call
+            if depth < 3:
+                todo += [(s, f, depth + 1) for s in failure.all_sources() for f in s.functions(name)]
+        for name in {dotted(part) for part in ast.walk(node) if isinstance(part, ast.Name) and depth < 3} - {""}:
+            binding = source.binding(name, getattr(node, "lineno", 0))
+            if binding is not None and binding.kind == "assign" and isinstance(binding.value, ast.Call):
+                todo.append((source, binding.value, depth + 1))
+    return None
 
 
 def _joined_features(
@@ -294,6 +437,14 @@ def _batch_in_one_row(
 
 def _bidirectional(failure: Failure) -> str:
     """Say which recurrent layer has two directions."""
+    live = [v for _, v in failure.values() if v.type in ("LSTM", "GRU", "RNN") and "bidirectional=True" in v.text]
+    for value in live[:1]:
+        name = value.name.removeprefix("self.")
+        built = next((s.place(c) for s, c, t in layer_definitions(failure, value.type) if t == value.name), "")
+        return (
+            f"`{name}` (`{value.text}`{f', {built}' if built else ''}) is bidirectional and returns the forward and "
+            "the backward states side by side"
+        )
     for source, call, target in layer_definitions(failure, "LSTM", "GRU", "RNN"):
         both = argument(call, -1, "bidirectional")
         if both is not None and literal(failure, source, both) is not False:
@@ -939,6 +1090,8 @@ def wrong_normalized_shape(fact: Fact, failure: Failure) -> Explanation | None:
             f"Move them last: `x.transpose({shape.index(expected)}, -1)`, normalise, and move them back; for images "
             f"`nn.GroupNorm(1, {expected})` does the same.",
         )
+    recurrent = _bidirectional(failure) if isinstance(expected, int) and features == 2 * expected else ""
+    text += f" {features} = 2 x {expected}: {recurrent}." if recurrent else ""
     return Explanation(text, f"Build it for {features} features, or project the input to {expected}.")
 
 

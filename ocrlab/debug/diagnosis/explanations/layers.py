@@ -54,6 +54,15 @@ def layer_definition(
     return chosen[0] if len(chosen) == 1 else None
 
 
+def layer_kind(failure: Failure, call: ast.Call, source: Source) -> str:
+    """Return the class of the layer that a call runs, from its live value or from where the program builds it."""
+    value = failure.value(dotted(call.func))
+    if value is not None and value.kind == "module":
+        return str(value.type)
+    built = origin(failure, source, call.func, failure.frame)
+    return last_name(built.node.func) if isinstance(built.node, ast.Call) else ""
+
+
 def module_size(failure: Failure) -> int | None:
     """Return the first number in the repr of the failing module: its number of channels or features."""
     inner = failure.module.text.partition("(")[2] if failure.module and failure.module.text else ""

@@ -32,6 +32,11 @@ def shape(name: str) -> str:
     return rf"(?:torch\.Size\()?[\[(](?P<{name}>\d*(?:(?:, ?| x |x)\d+)*),?[\])]\)?"
 
 
+def dtype(name: str) -> str:
+    """Return a pattern for the name of a type: `Float`, `c10::BFloat16`, `long int`, `torch.float32`, `CPUHalfType`."""
+    return rf"(?:c10::|torch\.)?(?P<{name}>(?!c10::|torch\.)\w+(?: int|<\w+>)?)"
+
+
 PATTERNS: dict[str, tuple[str, ...]] = {
     # shapes
     "matmul": (
@@ -294,8 +299,22 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     ),
     "dtype": (
         r"expected scalar type (?P<expected>\w+) but found (?P<actual>\w+)",
-        r"expected m1 and m2 to have the same dtype, but got: (?P<actual>\w+)(?: int)? != (?P<expected>\w+)",
-        r"mat1 and mat2 must have the same dtype, but got (?P<actual>\w+) and (?P<expected>\w+)",
+        rf"expected m1 and m2 to have the same dtype, but got: {dtype('actual')} != {dtype('expected')}",
+        rf"must have the same dtype, but got {dtype('actual')}(?: and|,) {dtype('expected')}",
+        rf"to have (?:the )?same dtypes?,? but found {dtype('actual')} and {dtype('expected')}",
+        rf"must (?:be|have) the same(?: dtype)?, got:? input1?:? {dtype('actual')}, "
+        rf"(?:\w+: (?:c10::)?(?P=actual), )?\w+: {dtype('expected')}",
+        rf"input dtype \({dtype('actual')}\) does not match weight dtype \({dtype('expected')}\)",
+        rf"but got query\.dtype: {dtype('actual')},? key\.dtype: "
+        rf"(?:(?:c10::)?(?P=actual),? and value\.dtype: )?{dtype('expected')}",
+        rf"but got attn_mask\.dtype: {dtype('actual')} and +query\.dtype: {dtype('expected')}",
+        rf"self \({dtype('expected')}\) and source \({dtype('actual')}\) must have the same scalar type",
+        rf"self and source to have same dtypes but got ?{dtype('expected')} and {dtype('actual')}",
+        rf"[Ee]xpected dtype {dtype('expected')} for `\w+` but got dtype {dtype('actual')}",
+        rf"but (?:found|got) [\w']+ (?:of type|dtype) {dtype('actual')} and [\w']+ (?:of type|dtype) "
+        rf"{dtype('expected')}",
+        rf"but type {dtype('actual')} does not equal {dtype('expected')}",
+        rf"Type promoting not supported\. Got {dtype('actual')} and {dtype('expected')}",
         r"Input type \((?P<actual>[a-z][\w :]*)\) and (?P<parameter>bias|weight) type \((?P<expected>[a-z][\w "
         r":]*)\) should be the same",
         r"expected target dtype to be (?P<expected>Long) or Byte, but got (?P<actual>\w+)",
@@ -307,8 +326,8 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"self and source expected to have the same dtype, but got \(self\) (?P<expected>\w+) and \(source\) "
         r"(?P<actual>\w+)",
         r"result type (?P<actual>\w+) can't be cast to the desired output type (?P<expected>\w+)",
-        r"Input type \((?:torch\.)?(?P<actual>(?!cuda)\w+Tensor)\) and (?P<parameter>bias|weight) type "
-        r"\((?:torch\.)?(?P<expected>(?!cuda)\w+Tensor)\) should be the same",
+        r"Input type \((?:torch\.)?(?P<actual>(?!cuda)\w+(?:Tensor|Type))\) and (?P<parameter>bias|weight) type "
+        r"\((?:torch\.)?(?P<expected>(?!cuda)\w+(?:Tensor|Type))\) should be the same",
     ),
     "device": (
         r"Input type \(torch\.(?P<actual>(?:cuda\.)?\w+)\) and (?P<parameter>weight|bias) type "

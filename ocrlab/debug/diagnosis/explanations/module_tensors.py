@@ -217,17 +217,30 @@ def freezing_line(failure: Failure) -> str | None:
     return None
 
 
-@explains("device", "plain_tensor")
+def _conversions(source: Source) -> Iterator[ast.Call]:
+    """Yield the calls that may convert a model to another type of numbers."""
+    for call in source.calls("half", "bfloat16", "double", "to"):
+        dtype = dotted(call.args[0]) if call.args else ""
+        if isinstance(call.func, ast.Attribute) and (call.func.attr != "to" or dtype.startswith("torch.")):
+            yield call
+
+
+@explains("device", "plain_tensor", "dtype")
 def attribute_that_does_not_move(fact: Fact, failure: Failure) -> Explanation | None:
-    """A tensor in a plain attribute of a module, which `model.to(device)` does not move."""
+    """A tensor in a plain attribute of a module, which `model.to(device)` does not move and `model.half()` leaves."""
     frame = failure.frame
     owner = failure.value("self")
     if frame is None or owner is None or owner.kind != "module":
         return None
-    others = {str(v.device) for v in frame.values.values() if v.kind == "tensor" and not v.name.startswith("self.")}
-    for path, name, kind, device, _ in owner.plain_tensors or ():
+    what = "dtype" if fact.kind == "dtype" else "device"
+    inputs = [v for v in frame.values.values() if v.kind == "tensor" and not v.name.startswith("self.")]
+    others = {str(v.facts.get(what)) for v in inputs if what == "device" or v.is_float}
+    for path, name, kind, *_ in owner.plain_tensors or ():
         value: Value | None = frame.values.get(f"self.{name}")
-        if path or value is None or not others or device in others:
+        own = str(value.facts.get(what)) if value is not None else ""
+        if path or value is None or not others or own in others:
+            continue
+        if what == "dtype" and (own != "float32" or others != {owner.weight_dtype}):  # no conversion of the model
             continue
         where = next(iter([*assignments(failure, name, kind), *assignments(failure, name)]), None)
         method = where[0].function_at(where[1].lineno) if where else None
@@ -236,11 +249,15 @@ def attribute_that_does_not_move(fact: Fact, failure: Failure) -> Explanation | 
         line = f" (`{where[0].code(where[1])}`, {where[0].place(where[1])})" if where else ""
         after = f'self.register_buffer("{name}", {where[0].code(where[1].value)})' if where else ""
         after = after or f'self.register_buffer("{name}", {name})'
-        at = "the CPU" if device == "cpu" else device
+        stays, now = f"stays on {'the CPU' if own == 'cpu' else own}", f"on {listed(sorted(others))}"
+        how = "`.to(device)` moves"
+        if what == "dtype":
+            call = next(((s, c) for s in failure.all_sources() for c in _conversions(s)), None)
+            how = f"`{call[0].code(call[1])}` ({call[0].place(call[1])}) converts" if call else "`.to(dtype)` converts"
+            stays, now = f"stays {own}", str(owner.weight_dtype)
         return Explanation(
-            f"`self.{name}`{line} is a plain attribute of `{kind}` and stays on {at}: "
-            "`.to(device)` moves only parameters, buffers and submodules, and the input "
-            f"is on {listed(sorted(others))} ({frame.place}).",
+            f"`self.{name}`{line} is a plain attribute of `{kind}` and {stays}: "
+            f"{how} only parameters, buffers and submodules, and the input is {now} ({frame.place}).",
             f"Register it as a buffer: `{after}` (`persistent=False` leaves it out of the state dict).",
             changed(where[0], where[1], after) if where else None,  # type: ignore[arg-type]
         )

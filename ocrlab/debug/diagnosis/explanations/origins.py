@@ -208,6 +208,14 @@ def _returned(failure: Failure, here: Origin, value: ast.expr, index: int) -> Or
     return None
 
 
+def unpacked(place: Origin) -> Origin | None:
+    """Return the call of which a name is one of several results."""
+    binding = place.source.binding(place.node.id, place.node.lineno) if isinstance(place.node, ast.Name) else None
+    if binding is None or binding.kind != "assign" or binding.index is None or not isinstance(binding.value, ast.Call):
+        return None
+    return Origin(place.source, binding.value, place.frame, place.name)
+
+
 def _sample(failure: Failure, loader: Origin, index: int | None) -> Origin | None:
     """Follow a variable of `for x, y in loader` into the `collate_fn` or the data set that makes it."""
     maker = loader_of(failure, loader)

@@ -7,9 +7,10 @@ import itertools
 
 from ocrlab.debug.diagnosis.explanations.explanation import Edit, Explanation, explains, listed, replaced
 from ocrlab.debug.diagnosis.explanations.failure import Failure
+from ocrlab.debug.diagnosis.explanations.layers import layer_kind
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, origin, own_statement_nodes
-from ocrlab.debug.diagnosis.explanations.source import Source, argument, dotted, last_name
+from ocrlab.debug.diagnosis.explanations.source import argument, dotted, last_name
 
 # Layers that return several values, and what these are.
 SEVERAL = {
@@ -185,15 +186,6 @@ def _fields(failure: Failure, where: Origin, definition: Origin, kind: str, full
             f'Take the one that the loss needs: `{code}["{main}"]`.',
         )
     return None
-
-
-def layer_kind(failure: Failure, call: ast.Call, source: Source) -> str:
-    """Return the class of the layer that a call runs, from its live value or from where the program builds it."""
-    value = failure.value(dotted(call.func))
-    if value is not None and value.kind == "module":
-        return str(value.type)
-    built = origin(failure, source, call.func, failure.frame)
-    return last_name(built.node.func) if isinstance(built.node, ast.Call) else ""
 
 
 def _several(failure: Failure, where: Origin, definition: Origin, call: ast.Call | None) -> Explanation | None:

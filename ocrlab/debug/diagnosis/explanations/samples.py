@@ -6,6 +6,7 @@ import ast
 import difflib
 from pathlib import Path
 
+from ocrlab.debug.diagnosis.explanations.checkpoints import state_dict_without_entry
 from ocrlab.debug.diagnosis.explanations.explanation import (
     Edit,
     Explanation,
@@ -873,6 +874,10 @@ def missing_key(fact: Fact, failure: Failure) -> Explanation | None:
     place = failing_expression(failure, frame, ast.Subscript)
     name = place[0].code(place[1].value) if place and isinstance(place[1], ast.Subscript) else ""
     value = failure.value(name)
+    if place is not None and isinstance(place[1], ast.Subscript):
+        weights = state_dict_without_entry(failure, place[0], place[1], key)
+        if weights is not None:
+            return weights
     table = value if value is not None and value.kind == "table" else failure.value(name.split("[")[0].split(".loc")[0])
     numeric = key.lstrip("-").isdigit()
     in_pandas = any("pandas" in f.file for f in failure.frames)
@@ -899,7 +904,8 @@ def missing_key(fact: Fact, failure: Failure) -> Explanation | None:
         )
     keys = list(value.keys or []) if value is not None and value.kind == "container" else []
     keys = list(table.columns or []) if not keys and table is not None and table.kind == "table" else keys
-    near = difflib.get_close_matches(key, keys, 1, 0.5) or [k for k in keys if k.strip().lower() == key.strip().lower()]
+    near = [k for k in keys if k.strip().lower() == key.strip().lower()] or [k for k in keys if _same_words(key, k)]
+    longer = [k for k in keys if key and (key in k or k in key)] if not near else []
     if not name or not keys:
         return None
     text = (
@@ -909,7 +915,18 @@ def missing_key(fact: Fact, failure: Failure) -> Explanation | None:
     )
     if near:
         return Explanation(text, f"Use {near[0]!r}.", replaced(source, frame.line, key, near[0]))
+    if len(longer) == 1:
+        return Explanation(text, f"If that is what is meant, use {longer[0]!r}; else add it where the others are set.")
     return Explanation(text, "Use one of these, or look at where it should have been added.")
+
+
+def _same_words(key: str, other: str) -> bool:
+    """Return whether two keys differ by a typing error: part by part, or by the characters between the parts."""
+    parts = [text.lower().replace(".", "_").replace("-", "_").replace(" ", "_").split("_") for text in (key, other)]
+    if len(parts[0]) != len(parts[1]):
+        return "".join(parts[0]) == "".join(parts[1])
+    likeness = [difflib.SequenceMatcher(None, a, b).ratio() for a, b in zip(*parts, strict=True)]
+    return min(likeness) >= 0.7
 
 
 def _iloc(failure: Failure, source: Source | None, frame: Frame, code: str) -> Edit | None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ocrlab.debug.diagnosis.explanations.batch_shapes import (
     batch_rest,
+    single_sample_squeezed,
 )
 from ocrlab.debug.diagnosis.explanations.explanation import (
     Edit,
@@ -566,6 +567,9 @@ def axis_out_of_range(fact: Fact, failure: Failure) -> Explanation | None:
         f"not exist{where}."
     )
     if dimensions == 1:
+        loaders = [v for _, v in failure.values() if v.kind == "loader" and v.batch_size]
+        if loaders and batch_rest(failure, loaders[0].batch_size, 1) and (single := single_sample_squeezed(failure)):
+            return replace(single, text=f"{text} {single.text}")
         return Explanation(
             f"{text} It is one-dimensional: a `squeeze()` or an index has removed the batch axis, or the model "
             "returns one value per sample.",

@@ -14,6 +14,11 @@ from ocrlab.debug.diagnosis.explanations.source import Source, argument, dotted,
 
 TORCH_NAMES = {
     "long": "int64",
+    "long int": "int64",
+    "complexfloat": "complex64",
+    "complex<float>": "complex64",
+    "complexdouble": "complex128",
+    "complex<double>": "complex128",
     "int": "int32",
     "short": "int16",
     "byte": "uint8",
@@ -33,6 +38,7 @@ METHODS = {
     "float32": "float()",
     "float64": "double()",
     "float16": "half()",
+    "bfloat16": "bfloat16()",
     "bool": "bool()",
     "int32": "int()",
 }
@@ -57,6 +63,7 @@ FLOAT_LOSSES = (
 def type_name(text: object) -> str:
     """Return float32 for Float, torch.FloatTensor, torch.float32 and the like."""
     word = str(text).removeprefix("torch.").removeprefix("cuda.").removesuffix("Tensor").lower()
+    word = word.removeprefix("cpu").removesuffix("type")
     return TORCH_NAMES.get(word, word)
 
 
