@@ -173,6 +173,7 @@ class Reader:
     def parts(self, root: Any) -> dict[str, Any]:
         """Return the parameters that a module trains, and the tensors in its plain attributes, which `to` leaves."""
         trained: list[str] = []
+        without: list[str] = []
         plain: list[list[str | None]] = []
         frozen, dtype = 0, None
         for path, module in self.named_modules(root):
@@ -181,9 +182,13 @@ class Reader:
                     dtype = str(parameter.dtype).removeprefix("torch.")
                 if self.is_tensor(parameter) and parameter.requires_grad:
                     trained.append(f"{path}.{name}" if path else name)
+                    if parameter.is_leaf and parameter.grad is None:
+                        without.append(trained[-1])
                 elif parameter is not None:
                     frozen += 1
-            for name, item in list(stored(module).items())[:MAX_ITEMS]:
+            buffers = [(n, b) for n, b in (stored(module).get("_buffers") or {}).items() if self.is_tensor(b)]
+            with_graph = [(name, buffer) for name, buffer in buffers if buffer.grad_fn is not None]
+            for name, item in [*list(stored(module).items())[:MAX_ITEMS], *with_graph]:
                 first = item[0] if type(item) in (list, tuple) and item else item
                 if self.is_tensor(first) and len(plain) < MAX_NAMES:
                     made_by = type(first.grad_fn).__name__ if first.grad_fn is not None else None
@@ -198,6 +203,7 @@ class Reader:
                         ]
                     )
         result = {"trained": [*trained[:2], *trained[2:][-2:]], "trained_count": len(trained), "frozen_count": frozen}
+        result |= {"without_grad": without[:MAX_NAMES], "without_grad_count": len(without)}
         return {**result, "plain_tensors": plain, "weight_dtype": dtype}
 
     def named_modules(self, root: Any) -> list[tuple[str, Any]]:
@@ -481,8 +487,8 @@ class Reader:
             return {}
         inner = self.describe(stored(value).get(name), 0)
         length = inner.get("length", (inner.get("shape") or [0])[0])
-        known = type(indices) in (list, range) and 0 < len(indices) <= COUNTED
-        by_sample = name in stored(value) and length > max(indices) if known else None
+        whole = type(indices) in (list, range) and 0 < len(indices) <= COUNTED
+        by_sample = name in stored(value) and length > max(indices) if whole else None
         return {"way": path, "inner": inner, "by_sample": by_sample}
 
 

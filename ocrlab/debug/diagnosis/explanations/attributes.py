@@ -9,6 +9,7 @@ from ocrlab.debug.diagnosis.explanations.explanation import Explanation, a, expl
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame, Value
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.model_code import argument_of_wrong_type, no_return, type_of
+from ocrlab.debug.diagnosis.explanations.module_tensors import parameter_without_gradient
 from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, failing_expression, origin, unpacked
 from ocrlab.debug.diagnosis.explanations.samples import sample_of_wrong_type
 from ocrlab.debug.diagnosis.explanations.source import Source, dotted, last_name, parameters
@@ -143,11 +144,7 @@ def none_has_no_attribute(fact: Fact, failure: Failure) -> Explanation | None:
                 f"Make it a leaf: call `.requires_grad_()` last, after every operation that makes `{owner}` (with "
                 f"`.detach()` before it), or call `{owner}.retain_grad()`.",
             )
-        return Explanation(
-            f"`{base}` is None ({frame.place}): this parameter has got no gradient, as it was not used by the loss, is "
-            "frozen, or `backward()` was not called yet.",
-            f"Skip it: `if {base} is not None:`, or find out why the loss does not depend on it.",
-        )
+        return parameter_without_gradient(failure, f"`{base}` is None ({frame.place})", base)
     where = origin(failure, place[0], place[1], frame) if place and failure.source(frame) is not None else None
     text = f"`{base or 'a value'}` is None ({frame.place}).{_origin_sentence(where, place)}"
     called = last_name(where.node.func) if where is not None and isinstance(where.node, ast.Call) else ""

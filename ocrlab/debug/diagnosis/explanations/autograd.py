@@ -14,6 +14,7 @@ from ocrlab.debug.diagnosis.explanations.explanation import (
     sizes,
 )
 from ocrlab.debug.diagnosis.explanations.failure import Failure
+from ocrlab.debug.diagnosis.explanations.layers import layer_kind
 from ocrlab.debug.diagnosis.explanations.messages import Fact, facts
 from ocrlab.debug.diagnosis.explanations.module_tensors import freezing_line, frozen_model
 from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, origin
@@ -355,6 +356,19 @@ def graph_used_twice(fact: Fact, failure: Failure) -> Explanation | None:
             f"Cut the graph at the start of each iteration: `{variable} = {variable}.detach()` (for the state of an "
             "LSTM: each of its two tensors).",
         )
+    state = _kept_state(failure)
+    if state is not None:
+        owner, where, node, attribute = state
+        tensors = f"tuple(s.detach() for s in {attribute})"
+        is_lstm = isinstance(node.value, ast.Call) and layer_kind(failure, node.value, where) == "LSTM"
+        after = f"{attribute} = {tensors if is_lstm else f'{attribute}.detach()'}"
+        return Explanation(
+            f"{text} `{where.code(node)}` ({where.place(node)}) keeps the state of `{owner}` in `{attribute}` with its "
+            f"graph, and computes the next one from it: this backward pass goes on into the graph of the previous one.",
+            f"Cut the graph between the steps: `{after}` before the state is used again"
+            + ("" if is_lstm else " (for several tensors: each of them)")
+            + ", or start each sequence with a new state. `retain_graph=True` would only let the graph grow.",
+        )
     if len(backward) >= 2:
         first = next((call for call in backward if call.lineno != frame.line), backward[0])
         text += f" `{source.code(first)}` ({source.place(first)}) went through the same part of the graph"
@@ -387,6 +401,22 @@ def graph_used_twice(fact: Fact, failure: Failure) -> Explanation | None:
         "Compute everything that the loss depends on again in each iteration; `.detach()` what is carried over from "
         "the last one.",
     )
+
+
+def _kept_state(failure: Failure) -> tuple[str, Source, ast.Assign, str] | None:
+    """Return the module that keeps a tensor with a graph in an attribute which it computes from itself, and where."""
+    attributes = [(v.name, *entry) for _, v in failure.values(library=False) for entry in v.plain_tensors or ()]
+    for module, path, name, kind, _, made_by in attributes:
+        attribute = f"self.{name}"
+        owners = [(s, c) for s in failure.all_sources() for c in s.classes(kind)]
+        for source, method in ((s, f) for s, c in owners for f in c.body if made_by not in (None, "weight_norm")):
+            nodes = [n for n in ast.walk(method) if isinstance(n, ast.Attribute) and dotted(n) == attribute]
+            read = min((n.lineno for n in nodes if isinstance(n.ctx, ast.Load)), default=None)
+            for node in (n for n in ast.walk(method) if isinstance(n, ast.Assign)):
+                stored = any(part in nodes for target in node.targets for part in ast.walk(target))
+                if stored and read is not None and read <= node.lineno:
+                    return ".".join(part for part in (module, path) if part), source, node, attribute
+    return None
 
 
 def _common_value(failure: Failure, source: Source, first: ast.Call, loss: ast.expr) -> str:

@@ -258,9 +258,9 @@ def _without_batch_axis(
     number = constant(part.slice) if part is not None else None
     batch = f"{where.source.code(part.value)}[{number}:{number + 1}]" if part is not None and number != -1 else ""  # type: ignore[operator]
     after = f"{in_parentheses(source, node)}.unsqueeze(0)"
-    made = f", made by `{where.code}` ({where.place})," if where.node is not node else ""
+    origin_text = f", made by `{where.code}` ({where.place})," if where.node is not node else ""
     return Explanation(
-        f"`{source.code(node)}` in `{source.code(call)}` ({source.place(call)}){made} is a single sample "
+        f"`{source.code(node)}` in `{source.code(call)}` ({source.place(call)}){origin_text} is a single sample "
         f"{sizes(shape or ())} without a batch axis. Convolutions take it, but the flattening keeps the first axis, "
         f"which now holds the {rows} channels: `{layer}` gets {count(rows, 'row')} of {count(features, 'feature')} in "
         f"place of one row of {rows} x {features} = {expected}.",
@@ -291,30 +291,37 @@ def _size_of_other_data(failure: Failure, start: str, features: int, expected: i
     place = _model_call(failure)
     if place is None or place[3] is None or place[3][-1] != features:
         return None  # what the layer gets is not what the model gets
-    given = origin(failure, place[0], place[1].args[0], place[2])
+    model_input = origin(failure, place[0], place[1].args[0], place[2])
     for source, call, _ in layer_definitions(failure, "Linear"):
         size = argument(call, 0, "in_features")
         read = origin(failure, source, size, None) if size is not None else None
         table = sized_by(read.node) if read is not None else None
         if read is None or table is None:
             continue
-        live = next((v for _, v in failure.values() if v.name == dotted(table) and v.shape), None)
-        made = origin(failure, read.source, table, read.frame)
-        if made.node is given.node or (live is not None and (live.shape or ())[-1] != expected):
+        function = read.source.function_at(table.lineno)
+        scope = function.name if function is not None else "<module>"
+        values = (v for f, v in failure.values(library=False) if f.function == scope and v.name == dotted(table))
+        live = next((v for v in values if v.shape), None)
+        maker = origin(failure, read.source, table, read.frame)
+        if maker.node is model_input.node or (live is not None and (live.shape or ())[-1] != expected):
             continue
-        same = [isinstance(w.node, ast.Call) and last_name(w.node.func) for w in (made, given)]
+        same = [isinstance(w.node, ast.Call) and last_name(w.node.func) for w in (maker, model_input)]
         if live is None and (not same[0] or same[0] != same[1]):
             continue
-        text = f"{start}, a size that was read from other data: `{read.code}` ({source.place(call)})"
+        text = f"{start}, a size that was read from other data: `{read.code}` ({read.place})"
         name = dotted(table) or read.source.code(table)
-        text += f", where `{name}` comes from `{made.code}` ({made.place})" if made.node is not table else ""
+        text += f", where `{name}` comes from `{maker.code}` ({maker.place})" if maker.node is not table else ""
         text += f". The input `{place[0].code(place[1].args[0])}` has {features} columns"
-        text += f" and comes from `{given.code}` ({given.place})." if given.node is not place[1].args[0] else "."
+        text += (
+            f" and comes from `{model_input.code}` ({model_input.place})."
+            if model_input.node is not place[1].args[0]
+            else "."
+        )
         fix = f"Give both the same columns, made in the same way; `in_features={expected}` is right for `{name}`"
-        fitted = _fitted(failure, given)
+        fitted = _fitted(failure, model_input)
         if fitted is not None:
-            text += f" `{fitted[0].code(fitted[1])}` ({fitted[0].place(fitted[1])}) makes a column for each category "
-            text += "that occurs in the data that it gets, and the two parts do not have the same ones."
+            text += f" `{fitted[0].code(fitted[1])}` ({fitted[0].place(fitted[1])}) makes a column for each "
+            text += "different value in the data that it gets, and the two parts do not have the same values."
             fix = FITTED[last_name(fitted[1].func)]
             fix = f"{fix[0].upper()}{fix[1:]}"
         return Explanation(text, f"{fix}.")
@@ -324,9 +331,9 @@ def _size_of_other_data(failure: Failure, start: str, features: int, expected: i
 def sized_by(node: ast.AST) -> ast.expr | None:
     """Return the table `x` of `x.shape[1]`, `x.size(1)`, `len(x.columns)` and `len(x[0])`."""
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
-        return node.value.value
+        return node.value.value if constant(node.slice) in (1, -1) else None
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "size":
-        return node.func.value
+        return node.func.value if constant(argument(node, 0, "dim")) in (1, -1) else None
     inner = node.args[0] if isinstance(node, ast.Call) and dotted(node.func) == "len" and node.args else None
     if (isinstance(inner, ast.Attribute) and inner.attr == "columns") or isinstance(inner, ast.Subscript):
         return inner.value

@@ -9,7 +9,7 @@ from ocrlab.debug.diagnosis.explanations.checkpoints import HEADS
 from ocrlab.debug.diagnosis.explanations.explanation import Explanation, changed, explains, in_parentheses, listed
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Value
 from ocrlab.debug.diagnosis.explanations.messages import Fact
-from ocrlab.debug.diagnosis.explanations.origins import failing_call
+from ocrlab.debug.diagnosis.explanations.origins import failing_call, origin
 from ocrlab.debug.diagnosis.explanations.source import Source, constant, dotted
 
 WITHOUT_GRADIENT = "<no gradient>"  # as failing_values.py has it
@@ -114,7 +114,7 @@ def parameters_without_a_gradient(fact: Fact, failure: Failure) -> Explanation |
         after = f"{wrap[0].code(wrap[1])[:-1]}, find_unused_parameters=True)"
         text += f" The model is wrapped at {wrap[0].place(wrap[1])}."
     layer = listed([f"`{name}`" for name in layers]) if layers else "every layer"
-    why, never = _left_out(failure, layers[0].partition(".")[0]) if layers else ("", False)
+    why, never = left_out(failure, layers[0].partition(".")[0]) if layers else ("", False)
     single = len(layers) == 1
     keep = (
         f"remove {layer} or freeze {'it' if single else 'them'} (`requires_grad_(False)`) before the model is wrapped"
@@ -129,7 +129,42 @@ def parameters_without_a_gradient(fact: Fact, failure: Failure) -> Explanation |
     )
 
 
-def _left_out(failure: Failure, attribute: str) -> tuple[str, bool]:
+def parameter_without_gradient(failure: Failure, start: str, gradient: str) -> Explanation:
+    """Explain a gradient that is None by the model whose parameters have none, and by why they have none."""
+    models = [v for _, v in failure.values(library=False) if v.kind == "module" and v.without_grad]
+    model = max(models, key=lambda v: int(v.trained_count), default=None)
+    line = freezing_line(failure)
+    skip = f"Skip what has none: `if {gradient} is not None`"
+    frozen = failure.value(gradient.removesuffix(".grad"))
+    if frozen is not None and frozen.requires_grad is False:
+        return Explanation(
+            f"{start}: this parameter is frozen (`requires_grad` is False){f' by {line}' if line else ''}.",
+            f"{skip}, or go through those that train: `[p for p in model.parameters() if p.requires_grad]`.",
+        )
+    if model is None:
+        return Explanation(
+            f"{start}: this parameter has got no gradient, as it was not used by the loss, is frozen, or `backward()` "
+            "was not called yet.",
+            f"{skip}, or find out why the loss does not depend on it.",
+        )
+    if model.without_grad_count == model.trained_count:
+        return Explanation(
+            f"{start}: no parameter of `{model.name}` has a gradient. `backward()` has not run since the model was "
+            "built or since the last `zero_grad()`, which sets gradients to None.",
+            "Read gradients after `backward()` and before `zero_grad()`.",
+        )
+    names = [f"`{name}`" for name in model.without_grad]
+    layer = str(model.without_grad[0]).partition(".")[0]
+    why, never = left_out(failure, layer)
+    use = f"remove `{layer}`" if never else f"let `{layer}` take part in the loss, or build it only where it is used"
+    return Explanation(
+        f"{start}: {listed(names)} of `{model.name}` got no gradient. "
+        + (why or "The loss does not depend on what they compute."),
+        f"{skip}; or {use}. (`nn.utils.clip_grad_norm_` skips such parameters.)",
+    )
+
+
+def left_out(failure: Failure, attribute: str) -> tuple[str, bool]:
     """Say why a layer took no part in the loss, and whether nothing ever uses it."""
     read = uses(failure, attribute)
     if not read and any(True for _ in assignments(failure, attribute)):
@@ -150,9 +185,12 @@ def _left_out(failure: Failure, attribute: str) -> tuple[str, bool]:
     line = f"`{source.line(node.lineno).strip()}` ({source.place(node)})"
     if tests:
         test = max(tests, key=lambda n: n.lineno)
+        setting = origin(failure, source, test.test, None)
+        is_set = isinstance(setting.node, ast.Constant) and setting.node is not test.test
+        because = f": it is {setting.code} ({setting.place})" if is_set else ""
         return (
             f"`self.{attribute}` is used by {line} only, and `if {source.code(test.test)}` ({source.place(test)}) left "
-            "that out.",
+            f"that out{because}.",
             False,
         )
     return f"`self.{attribute}` is used by {line}; its result did not reach the loss.", False

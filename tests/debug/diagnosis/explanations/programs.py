@@ -52,6 +52,166 @@ next(iter(DataLoader(torch.utils.data.Subset(Frames(Path.cwd()), [0, 2]), batch_
 """,
         ["for sample 2", "2.npy', a file of 0 bytes", "`except` for (OSError, EOFError, ValueError)", "np.load"],
     ),
+    "a_bare_state_dict": (
+        """
+net = nn.Sequential(nn.Linear(2, 2))
+torch.save({"weights": net.state_dict()}, "last.pt")
+torch.save(net.state_dict(), "best.pt")
+saved = torch.load("best.pt")
+net.load_state_dict(saved["weights"])
+""",
+        ["itself a state dict", 'torch.save(net.state_dict(), "best.pt")', "`load_state_dict(saved)`"],
+    ),
+    "a_parameter_of_a_checkpoint": (
+        """
+saved = {"model": nn.Linear(2, 2).state_dict(), "step": 1}
+print(saved["head.weight"])
+""",
+        ["a whole checkpoint", 'saved["model"]["head.weight"]'],
+    ),
+    "labels_of_a_part": (
+        """
+class Birds(Dataset):
+    def __init__(self):
+        self.songs, self.kinds = torch.rand(30, 4), torch.randint(0, 3, (30,))
+    def __len__(self):
+        return 30
+    def __getitem__(self, i):
+        return self.songs[i], self.kinds[i]
+
+learn, _ = torch.utils.data.random_split(Birds(), [20, 10])
+inner, _ = torch.utils.data.random_split(learn, [15, 5])
+torch.bincount(inner.kinds)
+""",
+        [
+            "random_split(learn, [15, 5])",
+            "inner.dataset.dataset.kinds[[inner.dataset.indices[i] for i in inner.indices]]",
+        ],
+    ),
+    "a_single_image": (
+        """
+net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 3 * 3, 2))
+stars = torch.rand(6, 1, 8, 8)
+net(stars)
+net(stars[2])
+""",
+        ["`stars[2]`", "(1, 8, 8) without a batch axis", "net(stars[2].unsqueeze(0))", "`stars[2:3]`"],
+    ),
+    "columns_of_two_parts": (
+        """
+import pandas as pd
+fish = pd.DataFrame({"size": [1.0, 2.0, 3.0, 4.0], "sea": ["north", "east", "south", "east"]})
+def encode(part):
+    return torch.tensor(pd.get_dummies(part, columns=["sea"], dtype=float).to_numpy()).float()
+
+known, new = encode(fish.iloc[:3]), encode(fish.iloc[3:])
+net = nn.Sequential(nn.Linear(known.shape[1], 3), nn.Linear(3, 1))
+net(known), net(new)
+""",
+        ["`known` comes from `encode(fish.iloc[:3])`", "pd.get_dummies(", "each different value", "before it is split"],
+    ),
+    "both_directions_by_settings": (
+        """
+class Reader(nn.Module):
+    def __init__(self, options):
+        super().__init__()
+        self.memory = nn.GRU(3, 5, **options)
+        self.norm, self.head = nn.LayerNorm(10), nn.Linear(5, 2)
+    def forward(self, x):
+        states, _ = self.memory(x)
+        best = self.norm(states.amax(1))
+        return self.head(best)
+
+Reader({"batch_first": True, "bidirectional": True})(torch.rand(2, 4, 3))
+""",
+        ["10 = 2 x 5", "`memory` (`GRU(3, 5", "in_features=10"],
+    ),
+    "a_last_batch_of_one": (
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.maps, self.head = nn.Conv2d(1, 4, 3), nn.Linear(4, 3)
+    def forward(self, x):
+        return self.head(F.adaptive_avg_pool2d(self.maps(x), 1).squeeze())
+
+net, loader = Net(), DataLoader(TensorDataset(torch.rand(9, 1, 8, 8), torch.arange(9) % 3), batch_size=4)
+for x, y in loader:
+    loss = F.cross_entropy(net(x), y)
+    loss.backward()
+""",
+        ["a last batch of 1", "adaptive_avg_pool2d(self.maps(x), 1).flatten(1)", "drop_last=True"],
+    ),
+    "a_state_without_its_axis": (
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(2, 4, batch_first=True), nn.Linear(4, 3)
+    def forward(self, x):
+        _, last = self.rnn(x)
+        return F.log_softmax(self.head(last.squeeze()), 1)
+
+loader = DataLoader(TensorDataset(torch.rand(9, 5, 2)), batch_size=4)
+for x, in loader:
+    Net()(x)
+""",
+        ["axis 1 does not exist", "a last batch of 1", "last.squeeze(0)"],
+    ),
+    "a_filter_that_keeps_its_type": (
+        """
+class Smooth(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+        self.bank = torch.rand(3, 2)
+    def forward(self, x):
+        return torch.matmul(x * self.scale, self.bank)
+
+Smooth().to(torch.bfloat16)(torch.rand(4, 3).bfloat16())
+""",
+        ["`self.bank`", "stays float32", 'register_buffer("bank", torch.rand(3, 2))'],
+    ),
+    "a_series_of_another_type": (
+        """
+nn.LSTM(3, 4)(torch.from_numpy(np.random.rand(2, 5, 3)))
+""",
+        ["mixes float32 and float64", ".float()"],
+    ),
+    "a_state_that_a_module_keeps": (
+        """
+class River(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.memory = nn.LSTM(1, 4), None
+    def forward(self, x):
+        y, self.memory = self.cell(x, self.memory)
+        return y.sum()
+
+def fit(net):
+    for piece in torch.rand(3, 5, 1):
+        net(piece).backward()
+
+fit(River())
+""",
+        ["state of `net` in `self.memory`", "previous one", "self.memory = tuple(s.detach() for s in self.memory)"],
+    ),
+    "parameters_that_take_no_part": (
+        """
+class Plant(nn.Module):
+    def __init__(self, with_stress=False):
+        super().__init__()
+        self.with_stress, self.trunk, self.stress = with_stress, nn.Linear(2, 3), nn.Linear(3, 1)
+    def forward(self, x):
+        h = self.trunk(x)
+        return self.stress(h) if self.with_stress else h.sum()
+
+net = Plant()
+net(torch.rand(4, 2)).backward()
+[p.grad.norm() for p in net.parameters()]
+""",
+        ["`stress.weight` and `stress.bias` of `net`", "if self.with_stress", "it is False", "p.grad is not None"],
+    ),
     "class_weights_in_a_sampler": (
         """
 labels = torch.tensor([0] * 90 + [1] * 10)
@@ -795,7 +955,7 @@ out.numpy()
 model = nn.Linear(3, 1)
 norm = model.weight.grad.norm()
 """,
-        ["no gradient", "is not None"],
+        ["no parameter of `model` has a gradient"],
     ),
     "not_enough_in_list": (
         """
@@ -1960,6 +2120,58 @@ forward(torch.ones(2))
 }
 # name -> (program, words that would be wrong): facts that look alike and do not support the usual explanation.
 FALSE_FRIENDS: dict[str, tuple[str, list[str]]] = {
+    "a_key_that_is_no_typing_error": (
+        """
+history = {"train_loss": [], "val_loss": []}
+history["val_acc"].append(0.5)
+""",
+        ["Use 'val_loss'", "Use 'train_loss'"],
+    ),
+    "an_output_that_is_only_stored": (
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.seen = nn.Linear(4, 4), None
+    def forward(self, x):
+        self.seen = self.a(x)
+        return self.seen.relu()
+
+net = Net()
+features = net(torch.rand(5, 4))
+for k in range(3):
+    (features * k).sum().backward()
+""",
+        ["keeps the state"],
+    ),
+    "rows_that_are_no_single_image": (
+        """
+eye, net = nn.Conv2d(1, 4, 3), nn.Sequential(nn.Linear(36, 2))
+net(torch.rand(4, 9))
+""",
+        ["batch axis"],
+    ),
+    "a_squeeze_of_the_labels": (
+        """
+net, labels = nn.Linear(6, 3), torch.randint(0, 3, (5, 1)).squeeze()
+for row, label in zip(torch.rand(5, 6), labels):
+    F.cross_entropy(net(row), label[None]).backward()
+""",
+        ["removes every axis"],
+    ),
+    "an_array_that_was_never_converted": (
+        """
+class Blend(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix, self.a = torch.from_numpy(np.ones(3)), nn.Linear(4, 3)
+    def forward(self, x):
+        return self.a(x) @ self.mix
+
+Blend()(torch.rand(5, 4))
+""",
+        ["register_buffer", "buffers"],
+    ),
     "one_row_is_a_batch_of_one": (
         """
 class Net(nn.Module):
