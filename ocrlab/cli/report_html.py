@@ -59,5 +59,5 @@ def run(args: argparse.Namespace) -> Answer:
         "redacted": written.redacted,
     }
     size = f"{out.stat().st_size / 1e3:.0f} kB"
-    text = f"{escape_name(out)}{' (written over)' if over else ''}, {size}, {redaction.note(written.redacted)}"
+    text = f"{escape_name(out)}{' (replaced)' if over else ''}, {size}, {redaction.note(written.redacted)}"
     return Answer(record, text)

@@ -40,8 +40,8 @@ class Detector:
     def load(cls, path: Path | str | None = None, *, runs: Path | str = "runs", device: str = "cpu") -> Detector:
         """Load a checkpoint; `receipts` is the included detector, unless a file has that name.
 
-        Without a path it is the best one of the newest successful run in `runs`, or the included detector if there is
-        no such run. Raises CheckpointError, and ConfigError for a missing device.
+        Without a path, load the best checkpoint of the newest successful run in `runs`, or the included detector if
+        there is no such run. Raises CheckpointError, and ConfigError for a missing device.
         """
         runs = Path(runs)
         if path is not None and (str(path) != pretrained.NAME or Path(path).is_file()):
@@ -95,8 +95,8 @@ class Detector:
     ) -> Iterator[Prediction | Problem]:
         """Yield the predictions for files or images (H, W, 3) RGB uint8, in their order; a bad page yields a Problem.
 
-        Reading and post-processing run beside the network. At most `ahead` pages are in memory, those of one canvas
-        size in batches of at most `batch`. Raises ShapeError for one page that is not a list of pages.
+        Reading and post-processing run in parallel with the network. At most `ahead` pages are in memory. Pages of the
+        same canvas size form batches of at most `batch`. Raises ShapeError for a single page instead of a list.
         """
         got = repr(pages) if isinstance(pages, str | Path) else ""
         if isinstance(pages, np.ndarray) and pages.ndim in (2, 3):

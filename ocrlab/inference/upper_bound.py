@@ -154,9 +154,9 @@ def sweep(
 def hmean_upper_bound(folder: Path | str, split: str = "val", config: Config | None = None) -> Row:
     """Return the best score that the settings of `config` (default: the default settings) allow on a data folder.
 
-    The maps are drawn from the annotations and go through post-processing, so that only what the settings lose is
-    missing: `row.hmean` by IoU threshold, and the boxes that vanish, get too thin or merge. Raises DataError where
-    the folder cannot be read or no box counts.
+    Perfect maps are built from the annotations and post-processed, so only the settings cost anything. The row has
+    `hmean` by IoU threshold, and counts the boxes that vanish, get too thin or merge. Raises DataError if the folder
+    cannot be read or no box counts.
     """
     config = config or Config()
     (row,) = sweep(

@@ -1,6 +1,6 @@
 """The contents of a notebook or report: parameters, outcome, results, plots. torch is never imported.
 
-Images and maps come as arrays, figures leave as a `View` (HTML and its text).
+Images and maps are passed as arrays; figures are returned as a `View` (HTML and its text).
 Public: `notebook_to_html(path)`, `write_bug_report(run)`, `list_runs(folder)`.
 """
 

@@ -53,7 +53,7 @@ def convert(
 ) -> Conversion:
     """Write the pages of a data folder, or of one annotation file, as a new folder in format `to` (see writers.py).
 
-    Without `splits` it takes all that there are. `images` are copied, linked (hard links: the same file under a second
+    Without `splits`, all are converted. `images` are copied, linked (hard links: the same file under a second
     name) or left where they are. With `quads` every polygon becomes one of 4 points. A page that cannot be read is a
     problem and left out. Raises DataError if the target exists or lies in the source, or if no page is left.
     """

@@ -40,7 +40,7 @@ def load(
     Image headers are read, pixels are not; `exif` must be the value that the images will be read with. A bad page
     becomes a Problem and is left out; with `strict` it raises PageError. Raises DataError if there is no such folder or
     split, if the JSON cannot be read, or if no page is left. `progress(done, pages)` is called after each page. Of
-    shards each page is read when it is asked for: see shards.py.
+    shards each page is read on access: see shards.py.
     """
     path = Path(path).expanduser()
     shards = dataset.find(path, split)

@@ -73,7 +73,7 @@ def check_step(
         loss: `loss(model, batch)` does the whole forward pass. It returns a scalar tensor, an object with `loss` or
             `total`, or a sequence that begins with the loss. A loss of torch (nn.CrossEntropyLoss(),
             functional.mse_loss) is called as `loss(model(inputs), targets)` with a batch (inputs, targets).
-        optimizer: One or several; None does not check whether weights move.
+        optimizer: One or several; None skips the check that weights move.
         loader: The DataLoader of the batch. Its items are read; it is not iterated. None takes the only DataLoader of
             the process with batches of this size.
         val_loader: The DataLoader of the validation; its items are read. None takes the only other DataLoader.
@@ -82,7 +82,7 @@ def check_step(
         seconds: Time limit of all laws together; laws that are skipped for time are named.
 
     Weights, gradients, requires_grad, buffers, attributes, hooks and modes of the modules, the optimizers, the batch
-    and the random states are as before, also after an exception. Raises ConfigError if the model is not an nn.Module or
+    and the random states are restored, also after an exception. Raises ConfigError if the model is not an nn.Module or
     the loss cannot be called.
     """
     if not isinstance(model, nn.Module):

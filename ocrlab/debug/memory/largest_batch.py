@@ -49,8 +49,8 @@ def largest_batch(
 ) -> Fit:
     """Return the largest batch that fits a config, measured by trainings of a few steps in child processes.
 
-    `limit` is in GB (10^9 bytes), by default what this process may have, on a GPU with `cuda`; `margin` is the part
-    of it that stays free. Raises RunError where the training fails of another cause than memory.
+    `limit` is in GB (10^9 bytes); the default is what this process may use, on the GPU with `cuda`. `margin` is the
+    fraction of it to leave free. Raises RunError if the training fails for another reason than memory.
     """
     bytes_limit = memory_limit.find_limit(limit, cuda=cuda)
     with tempfile.TemporaryDirectory(prefix="ocrlab-fit-", ignore_cleanup_errors=True) as folder:

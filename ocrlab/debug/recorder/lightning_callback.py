@@ -45,11 +45,12 @@ def do_nothing() -> None:
 
 
 class Recorder(Recording, lightning.Callback):
-    """Writes what every step was made of to `folder`/flight, so that `ocrlab replay folder` can run it again.
+    """Record every step in `folder`/flight, so that `ocrlab replay folder` can run it again.
 
-    `folder` None: the trainer's log_dir, else its default_root_dir. `batches` is ids (rebuilt from the data) or raw
-    (kept as they were); `snapshot_every` counts micro-batches, None: as often as 1 % of the time allows; `steps` is how
-    many of the last micro-batches are kept. An error of the recorder never stops a training. Several loaders at once
+    The default of `folder` is the trainer's log_dir, else its default_root_dir. `batches` is "ids" (a replay rebuilds
+    them from the data) or "raw" (they are stored). `snapshot_every` counts micro-batches; None takes snapshots for
+    about 1 % of the time. `steps` is the number of last micro-batches that are kept. An error of the recorder never
+    stops a training. Several loaders at once
     (CombinedLoader) are recorded, but not replayed.
     """
 

@@ -220,9 +220,9 @@ class LoopRecorder(Recording):
         now.epoch += 1
 
     def steps(self, steps: int | Iterable[Any] | None = None) -> Iterator[Any]:
-        """Yield the numbers below `steps`, its items, or endless numbers; each is one optimizer step.
+        """Yield the numbers below `steps`, the items of `steps`, or endless numbers; each is one optimizer step.
 
-        For a loop that draws its batches by itself: a replay begins at a snapshot, with that step.
+        For a loop that draws its own batches. A replay begins with the step of a snapshot.
         """
         numbers = itertools.count() if steps is None else range(steps) if isinstance(steps, int) else steps
         self.begin_steps(StepStart.MARKED)

@@ -59,8 +59,8 @@ def decode(
     quads, 2.0 for polygons). With a ratio everything is as published: whole pixels, outlines of holes are candidates
     too, and the first `max_candidates` from the bottom of the page count. With "exact" the largest count.
     `to_page` (2, 3) maps map pixels to page pixels (default: the same), `size` is the page's (width, height), to which
-    regions are cut by moving corners (default: the map's, or not at all where `to_page` is given); what lies beside the
-    page is left out.
+    regions are cut by moving corners (default: the map's, or not at all where `to_page` is given); what lies outside
+    is left out.
 
     Raises ShapeError for a map of another shape or dtype, with NaN or values outside 0..1, or a `to_page` that is not
     (2, 3); ConfigError for an `unclip` or `shape` that does not exist.

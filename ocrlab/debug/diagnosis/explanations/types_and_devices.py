@@ -486,8 +486,8 @@ def types_differ(fact: Fact, failure: Failure) -> Explanation | None:
     if "Index put" in failure.message and isinstance(statement, ast.Assign) and written_part is not None:
         source, part = written_part[0], statement.targets[0]
         base = part.value if isinstance(part, ast.Subscript) else part
-        made = origin(failure, source, base, failure.frame)
-        maker_text = f" `{dotted(base)}` comes from `{made.code}` ({made.place})." if made.node is not base else ""
+        maker = origin(failure, source, base, failure.frame)
+        maker_text = f" `{dotted(base)}` comes from `{maker.code}` ({maker.place})." if maker.node is not base else ""
         before, value = source.code(statement), source.code(statement.value)
         cast = any(True for s in failure.all_sources() for _ in s.calls("autocast"))
         reason = " Under autocast the layers return half precision." if cast and "float16" in actual else ""

@@ -247,9 +247,9 @@ def watch(source: Iterable[Any]) -> Iterator[LoaderReport]:
         source: A torch DataLoader, which the program iterates as usual, also inside of Lightning. For any other
             iterable, iterate over the returned report; only waiting and computing are then measured.
 
-    Batches, their order and every random state do not change; all times are in seconds. Begin before the workers start:
-    workers of a persistent loader that already ran are not timed. The report can be read inside the block and after it.
-    Raises OSError if no temporary folder can be made.
+    Batches, their order and every random state do not change; all times are in seconds. Enter the block before the
+    workers start: those of a persistent loader that already run are not timed. The report can be read inside the block
+    and after it. Raises OSError if no temporary folder can be made.
     """
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-loader-"))
     report = LoaderReport(source, folder)
