@@ -47,10 +47,10 @@ def run(args: argparse.Namespace) -> Answer:
 def text(estimate: dict[str, Any], batch: int) -> str:
     """Return an estimate as a person reads it."""
     rows = [(name, f"{size / memory_limit.MIB:,.1f} MiB") for name, size in estimate["parts"].items() if size]
-    rows += [("in all, beyond what imports take", f"{estimate['peak'] / memory_limit.MIB:,.1f} MiB")]
-    inside = f"in {estimate['module']}, {estimate['phase']}" if estimate["module"] else "outside the model"
+    rows += [("total, without imports", f"{estimate['peak'] / memory_limit.MIB:,.1f} MiB")]
+    inside = f"in {estimate['module']} ({estimate['phase']})" if estimate["module"] else "outside the model"
     where = "in validation" if estimate["phase"] == "validation" else inside
     more = (
-        f"A step with batch_size={batch} is highest {where}; each crop more takes {estimate['slope'] / 2**20:,.1f} MiB."
+        f"With batch_size={batch}, memory peaks {where}; each further crop takes {estimate['slope'] / 2**20:,.1f} MiB."
     )
     return f"{table(rows)}\n\n{more}"

@@ -119,7 +119,7 @@ def table(checks: Sequence[Check]) -> View:
 
 def notes() -> View:
     """Return what is true where many guides are wrong."""
-    title = "True where many guides are wrong"
+    title = "What many guides get wrong"
     items = "".join(f"<li>{coded(note)}</li>" for note in NOTES)
     return View(
         f'<style>{CSS}</style><p class="say true">{escape(title)}</p><ul class="true">{items}</ul>',

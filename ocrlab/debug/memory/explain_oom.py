@@ -458,7 +458,7 @@ def sentence(run: oom_inputs.OomRun, kind: OomKind, proposed: Remedy) -> str:
         if not run.verdict.causes:
             return "There is no sign that memory ran out, and no other cause was found."
         first, *others = run.verdict.causes
-        answer = f"It did not run out of memory as far as can be seen: {first.id} ({first.confidence:.2f})"
+        answer = f"Nothing here shows that memory ran out; the likely cause is {first.id} ({first.confidence:.2f})"
         also = [cause for cause in others if cause.id.startswith(oom_inputs.MEMORY)]
         return f"{answer}; {also[0].id} ({also[0].confidence:.2f}) looks the same." if also else f"{answer}."
     sure = "" if kind.confidence >= 0.8 else "most probably " if kind.confidence >= 0.6 else "perhaps "

@@ -89,7 +89,7 @@ def totals(checks: Sequence[Check]) -> str:
 
 def notes(look: TerminalStyle) -> list[str]:
     """Return what is true where guides go wrong."""
-    lines, bullet = [look.paint("True where many guides are wrong", "1")], "  • " if look.unicode else "  * "
+    lines, bullet = [look.paint("What many guides get wrong", "1")], "  • " if look.unicode else "  * "
     for note in NOTES:
         first, *more = _wrap(note, look.width - 4)
         lines += [bullet + first, *("    " + line for line in more)]

@@ -133,7 +133,7 @@ def all_parts(config: Config, step: Estimate) -> dict[str, int]:
     crops_ahead = 4 * (config.runtime.workers or 0) * config.batch_size
     return {
         **step.parts,
-        "holes of the heap": heap_holes(config, step),
+        "heap fragmentation": heap_holes(config, step),
         "snapshots": 4 * step.parts["parameters"] if config.recorder.on else 0,  # weights, averaged, and AdamW's two
         "batches ahead": crops_ahead * MAP_BYTES * config.crop**2,
         "decoded pages": measure_memory.later_pages(config) + measure_memory.resident_pages(config),

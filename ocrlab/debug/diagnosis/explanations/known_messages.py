@@ -740,7 +740,7 @@ MESSAGES: tuple[tuple[Any, ...], ...] = (  # pattern, rules
             Rule(
                 f"`<call>` (<here>) asks for a GPU, and torch sees none on this machine.{more}",
                 'Take what there is: `device = torch.device("cuda" if torch.cuda.is_available() else "cpu")`. If the '
-                "machine has a GPU, its driver is missing, or hidden from this process (`nvidia-smi` tells).",
+                "machine has a GPU, its driver is missing or hidden from this process: run `nvidia-smi`.",
             )
             for more in ("<device@0.from>", "")
         ),
