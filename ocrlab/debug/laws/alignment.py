@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +24,10 @@ def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
     if step.draws_numbers():
         raise NotTestable("the step draws random numbers in eval mode")
     first, tested = step.run(gradients=True, training=False), ""
+    own = _reads_its_target(step, first)
+    if own is not None:
+        yield own
+        return
     read = [t for call in first.inputs for t in call]
     for name, target in dotted_tensors(step.batch):
         which = _output_of(first, target) if target.ndim and len(target) == step.rows else None
@@ -49,6 +54,55 @@ def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
     if not tested:
         raise NotTestable("no target has the places of an output")
     yield holds(f"a target of batch.{tested} acts on the output of its own place")
+
+
+def _reads_its_target(step: Experiment, first: Run) -> Result | None:
+    """Report a causal model of pixels or steps (N, C, ...) whose output at a place sees the target of that place.
+
+    Its input is the only tensor of the batch, and so the target too. With outputs that stay as they were, a changed
+    value acts on the gradient where it is the target.
+    """
+    named = list(dotted_tensors(step.batch))
+    if len(named) != 1 or len(first.outputs) != 1 or not first.pushes or first.pushes[0] is None:
+        return None
+    whole, output, push = named[0][1], first.outputs[0], first.pushes[0]
+    read = [t for call in first.inputs for t in call]
+    if len(read) != 1 or not torch.equal(read[0], whole) or not whole.is_floating_point() or whole.ndim < 3:
+        return None
+    if output.shape[0] != len(whole) or output.shape[2:] != whole.shape[2:]:
+        return None
+    places = whole[0, 0].numel()
+    middle = places // 2 + (whole.shape[-1] // 2 if whole.ndim > 3 else 0)
+
+    def change(_: str, t: Tensor) -> Tensor:
+        t = t.clone()
+        flat = t.flatten(2)
+        flat[:, :, middle] = flat.flip(0)[:, :, middle] + 0.5
+        return t
+
+    def keep(_module: Any, _args: Any, out: Tensor) -> Tensor:
+        return out + (output - out).detach()
+
+    batch = rebuilt(step.batch, change)
+    free = step.run(batch, training=False).outputs[0]
+    kept = step.run(batch, gradients=True, training=False, watch={step.model: keep}).pushes
+    if not kept or kept[-1] is None or free.shape != output.shape:
+        return None
+    moved = (free - output).flatten(2).abs().amax((0, 1)) > step.rounding() * float(output.abs().max())
+    aimed = (kept[-1] - push).flatten(2).abs().amax((0, 1)) > 1e-6 * float(push.abs().max())
+    causal = not bool(moved[:middle].any()) and bool(moved[middle + 1 :].any())
+    if not causal or not bool(moved[middle] & aimed[middle]) or bool(aimed[middle + 1 :].any()):
+        return None
+    return broken(
+        "target.read",
+        "the model",
+        f"it is causal (place {middle} of {places} changes no earlier output), and its output at a place changes with"
+        " the input at that place, which is its target: it sees the value that it must predict",
+        "an output that depends on earlier places only",
+        "Let the first masked layer leave out the current place (mask type A), or shift the input by one",
+        "the first masked convolution has type B, which lets the current pixel through",
+        "the input is not shifted beside its targets",
+    )
 
 
 def _output_of(run: Run, target: Tensor) -> int | None:

@@ -31,7 +31,7 @@ from ocrlab.debug.laws import (
 )
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, clock
 from ocrlab.debug.laws.law import Extras, Law, Report
-from ocrlab.debug.laws.live_objects import loader_of, other_loader
+from ocrlab.debug.laws.live_objects import CHECKED, loader_of, other_loader
 from ocrlab.debug.laws.observation import observe
 from ocrlab.debug.laws.result import Result, broken
 from ocrlab.debug.laws.tensor_checks import is_sticky, shortened_list
@@ -135,6 +135,8 @@ def check_step(
     finally:
         wrong = step.close()
         torch.set_grad_enabled(graded)
+    if observed.loss is not None and any(r.law == "splitting" and "is a mean over" in r.got for r in report.results):
+        CHECKED[model] = observed.loss
     report.results += [Result("hint", f"not put back: {', '.join(wrong)}", law="experiment")] if wrong else []
     return report
 

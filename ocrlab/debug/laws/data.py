@@ -295,6 +295,7 @@ def _items(step: Experiment, loader: Any) -> Iterator[Result]:
     if dataset is None or isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         return
     watch, first = InterpolationWatch(), list[Tensor]()
+    views = list[list[list[Tensor]]]()
     with _undone(step, dataset) as attributes:
         states = {name: text for name, v in attributes.items() if (text := _state_text(v)) != "None"}
         used_generators = set[str]()
@@ -309,6 +310,7 @@ def _items(step: Experiment, loader: Any) -> Iterator[Result]:
                 with watch:
                     item = dataset[index]
                 reads.append([t.detach().clone() for t in _tensors(item)])
+            views.append(reads[:2])
             first, _, second = reads
             changed = len(first) == len(second) and any(
                 a.shape != b.shape or not bool(((a == b) | (a != a)).all()) for a, b in zip(first, second, strict=True)
@@ -324,9 +326,29 @@ def _items(step: Experiment, loader: Any) -> Iterator[Result]:
                 yield broken("data.item", "the data set", got, "the same item each time", do, *causes)
                 break
     yield from copied_generator(loader) if used_generators else ()
+    yield from flipped_without_boxes(views)
     blurred = watch.result(first)
     if blurred:
         yield blurred
+
+
+def flipped_without_boxes(views: Sequence[Sequence[list[Tensor]]]) -> Iterator[Result]:
+    """Report a picture that was turned over between two reads of an item, while its boxes or points are the same."""
+    for index, (first, other) in enumerate(views):
+        for a, b in zip(first, other, strict=False):
+            if a.ndim != 3 or a.shape != b.shape or min(a.shape[-2:]) < SIDE or torch.equal(a, b):
+                continue
+            turned = next((words for words, turn in TURNS.items() if torch.equal(turn(a), b)), "")
+            for p, q in zip(first, other, strict=False):
+                coordinates = p.is_floating_point() and p.ndim in (1, 2) and p.shape[-1] in (2, 4) and p.numel() > 2
+                if turned and coordinates and torch.equal(p, q) and p.unique().numel() > 2:
+                    got = f"item {index} was read twice: its picture was flipped {turned}, its boxes or points were not"
+                    do = "Flip the boxes with the picture: x becomes width - x, and left and right change places"
+                    causes = ("the picture is flipped on its own, in another transform than its targets",)
+                    yield broken(
+                        "targets.flipped", "the data set", got, "targets that move with the picture", do, *causes
+                    )
+                    return
 
 
 def _epoch(step: Experiment, loader: Any) -> Iterator[Result]:
@@ -411,6 +433,7 @@ class Items:
     hashes: list[bytes] = field(default_factory=list)
     inputs: list[NDArray[Any]] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
+    pairs: list[tuple[int, int]] = field(default_factory=list)  # of numbers, as the edges of a graph
 
     @classmethod
     def read(cls, dataset: Any, until: float) -> Items:
@@ -423,6 +446,8 @@ class Items:
                 items.hashes.append(digest)
             values = list(item.values()) if isinstance(item, dict) else item if isinstance(item, list | tuple) else []
             numbers = [v for v in values if isinstance(v, int) or (isinstance(v, Tensor) and v.numel() == 1)]
+            ends = next((t for t in _tensors(item) if t.shape == (2,) and not t.is_floating_point()), None)
+            items.pairs += [tuple(ends.tolist())] if ends is not None else []
             arrays = [t.numpy() for t in _tensors(item) if t.numel() >= 4 and t.device.type == "cpu"]
             if arrays and len(numbers) == 1 and float(numbers[0]) == int(numbers[0]):
                 items.labels.append(int(numbers[0]))
@@ -439,13 +464,14 @@ def _both_sets(step: Experiment, extras: Extras) -> Iterator[Result]:
         with _undone(step, dataset):
             sets.append(Items.read(dataset, clock() + SECONDS))
     text = overlap(sets[0].hashes, sets[1].hashes) or overlapping_windows(sets[0].inputs, sets[1].inputs)
+    text = text or swapped_pairs(sets[0].pairs, sets[1].pairs)
     train_hashes = set(sets[0].hashes)
     # a loader that the caller did not pass and that has no new sample evaluates the training data on purpose
     same = not extras.val_given and all(digest in train_hashes for digest in sets[1].hashes)
     if text and not same:
         do = "Split first, by time or by source, and cut windows, repeat or augment after that"
         causes = (
-            "a source is repeated, or cut into overlapping windows, before the split",
+            "a source is repeated, cut into overlapping windows, or listed in both directions before the split",
             "the split is drawn anew without a seed",
         )
         yield broken("data.leak", "the validation set", text, "samples that are not in the training set", do, *causes)
@@ -474,12 +500,27 @@ def overlapping_windows(train: Sequence[NDArray[Any]], valid: Sequence[NDArray[A
         parts = (rows[at : at + run] for at in range(0, len(rows) - run + 1, step))
         return {hash(part.tobytes()) for part in parts if len(set(part[:, 0].tolist())) > run // 2}
 
+    # windows that begin alike show that runs come again by themselves: each place of a series begins one window
+    begins = Counter(np.ascontiguousarray(window[:run]).tobytes() for window in train[:most])
+    if sum(n for n in begins.values() if n > 1) > 0.1 * len(train[:most]):
+        return ""
     train_runs = set[int]().union(*(runs(window, 1) for window in train[:most]))
     met = sum(not train_runs.isdisjoint(runs(window, run)) for window in valid[:most])
     count = len(valid[:most])
     if met < SHARED * count:
         return ""
     return f"{met} of {count} validation windows share {run} steps or more with a training window, to the last bit"
+
+
+def swapped_pairs(train: Sequence[tuple[int, int]], valid: Sequence[tuple[int, int]]) -> str:
+    """Report that many validation pairs are in the training set with their ends swapped; '' where chance does it."""
+    whole, ids = set(train), len({end for pair in train for end in pair})
+    met = sum((b, a) in whole for a, b in valid if a != b)
+    if met < max(8, 0.25 * len(valid), 3 * len(valid) * len(whole) / max(1, ids * ids)):
+        return ""
+    return (
+        f"{met} of {len(valid)} validation pairs are also in the training set with their ends swapped, (a, b) as (b, a)"
+    )
 
 
 def _other_names(train: Any, valid: Any) -> str:

@@ -81,7 +81,7 @@ class Experiment:
         gradients: bool = False,
         restore: bool = True,
         model: nn.Module | None = None,
-        watch: Mapping[nn.Module, Callable[[nn.Module, Any, Any], None]] | None = None,
+        watch: Mapping[nn.Module, Callable[[nn.Module, Any, Any], Any]] | None = None,
     ) -> Run:
         """Run the step on `batch` (default: its own), in the mode that `training` selects; raises what the step raises.
 

@@ -37,7 +37,9 @@ def test(step: Experiment, extras: Extras) -> Iterator[Result]:
     for before, after in zip(first.outputs, other.outputs, strict=False):
         if before.ndim and len(before) == n == len(after) and before.shape == after.shape:
             apart = distance([before[1:]], [after[1:]])
-            if apart > limit and distance([before[1:]], [before[:1].expand_as(before[1:])]) > 0:
+            changed = (before[1:] != after[1:]).flatten(2) if before.ndim > 2 else before[1:] != after[1:]
+            pairs = before.ndim > 1 and before.shape[1] >= n and not bool(changed[:, 1:].any())  # samples by samples
+            if apart > limit and not pairs and distance([before[1:]], [before[:1].expand_as(before[1:])]) > 0:
                 yield _mixed(step, before, after, apart)
                 return
     timed = any(t.ndim == 1 and t.is_floating_point() for _, t in dotted_tensors(step.batch))  # rewards, in their order

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from ocrlab.debug.laws.state_guard import optimized_parameters
+
+CHECKED: weakref.WeakKeyDictionary[nn.Module, float] = weakref.WeakKeyDictionary()  # mean losses that check_step saw
 
 
 def instances(kind: type) -> list[Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import linecache
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
@@ -18,6 +21,7 @@ from ocrlab.debug.laws.tensor_checks import is_readable
 
 DROPOUTS = frozenset(f for name, f in vars(functional).items() if name.endswith(("dropout", "dropout1d", "dropout2d")))
 
+LATEST = 0.8  # weight of the new batch in running statistics, from which on they hold hardly any other
 DROPPED = 0.9  # dropout from here on leaves less than a tenth
 
 
@@ -36,6 +40,13 @@ def wrong_modes(model: nn.Module) -> Iterator[Result]:
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p >= DROPPED:
             do = "It is the share that is dropped, not the share that is kept"
             yield hint("mode.dropout", name, f"drops {module.p:.0%}", f"less than {DROPPED:.0%}", do)
+        share = (module.momentum or 0.0) if isinstance(module, _BatchNorm) and module.training else 0.0
+        if share >= LATEST:
+            got = f"momentum={share:g}: the running statistics are those of the last batch or two, so that eval mode"
+            got += " depends on which batches came last"
+            do = f"Write momentum={1 - share:.3g}: it is the weight of the new batch, and in TensorFlow that of the old"
+            yield hint("mode.momentum", f"{name} ({type(module).__name__})", got, "statistics of many batches", do)
+            return
 
 
 def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
@@ -115,8 +126,17 @@ class _Drops(TorchFunctionMode):
             share = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
         elif func is functional.scaled_dot_product_attention:
             share = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
-        self.names += [func.__name__] if share and self.inside else []
+        if share and self.inside and not _on_purpose():
+            self.names.append(func.__name__)
         return func(*args, **kwargs)
+
+
+def _on_purpose() -> bool:
+    """Return whether the line that calls a dropout says `training=True` (Monte Carlo dropout)."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and "torch" in frame.f_code.co_filename:
+        frame = frame.f_back
+    return "training=True" in linecache.getline(frame.f_code.co_filename, frame.f_lineno).replace(" ", "")
 
 
 def _dropped(step: Experiment) -> Iterator[Result]:

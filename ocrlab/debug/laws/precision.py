@@ -11,14 +11,42 @@ from torch import Tensor, nn
 
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, rebuilt
 from ocrlab.debug.laws.law import Extras
-from ocrlab.debug.laws.result import Result, broken, holds
+from ocrlab.debug.laws.result import Result, broken, hint, holds
+from ocrlab.debug.laws.tensor_checks import is_readable
 
 ALONG = 0.7  # cosine between the gradients of two types: below it the step goes elsewhere
 LARGE = 50_000_000  # parameters, from which on no copy is made
+ROWS, MOST_ROWS, COLUMNS = 64, 1 << 16, 4  # of a table of positions
+
+
+def coarse_tables(model: nn.Module) -> Iterator[Result]:
+    """Report a table of positions (T, D) in a buffer whose rows are all different at first, and equal further on."""
+    for name, table in model.named_buffers():
+        table = table.detach().reshape(-1, table.shape[-1]) if table.ndim > 1 else table.detach()[:, None]
+        rows = len(table) if table.is_floating_point() and is_readable(table) else 0
+        if not ROWS <= rows <= MOST_ROWS or table.shape[1] < COLUMNS or table.unique().numel() < rows // 4:
+            continue
+        same = (table[1:] == table[:-1]).all(1)
+        if int(same.sum()) >= rows // 16 and not bool(same[: rows // 8].any()):
+            at = int(same.to(torch.uint8).argmax())
+            yield hint(
+                "precision.table",
+                name,
+                f"rows {at} and {at + 1} are equal, and so are {int(same.sum())} of {rows - 1} neighbours, though the"
+                f" first {rows // 8} rows all differ: positions above {at} were rounded to the same number",
+                "a row of its own for each position",
+                "Compute positions and angles in float32, and convert the result at the end",
+                "torch.arange(..., dtype=torch.bfloat16): bfloat16 knows whole numbers up to 256, float16 up to 2048",
+            )
+            return
 
 
 def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
-    """Look at the types inside of autocast, then compare the gradient with that of a float64 copy."""
+    """Look at tables and at the types inside of autocast, then compare the gradient with that of a float64 copy."""
+    coarse = [*coarse_tables(step.model)]
+    if coarse:
+        yield from coarse
+        return
     kinds: list[tuple[bool, str, torch.dtype]] = []
     layers: dict[nn.Module, str] = {
         m: n for n, m in step.model.named_modules() if isinstance(m, nn.Linear | nn.Conv1d | nn.Conv2d)

@@ -50,13 +50,18 @@ class Draws(TorchFunctionMode):
 
 
 def random_targets(step: Experiment) -> Iterator[Result]:
-    """Change one random tensor at a time: noise that is the target of an output must have reached the model."""
+    """Change one random tensor at a time: noise that is the target of an output must have reached the model.
+
+    A last layer that begins at zero hides what reaches it, so that such weights are random meanwhile.
+    """
 
     def run(other: int) -> tuple[Draws, Any]:
         draws = Draws(step.model, other)
         try:
-            with draws:
-                return draws, step.run(training=False)
+            with step.moved(lambda _, p: p if bool(p.any()) else torch.full_like(p, 0.02)):
+                step.state.restore_random()
+                with draws:
+                    return draws, step.run(training=False, restore=False)
         finally:
             draws.close()
 

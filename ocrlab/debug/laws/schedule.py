@@ -14,7 +14,7 @@ from ocrlab.debug.laws.law import Extras
 from ocrlab.debug.laws.live_objects import schedulers_of
 from ocrlab.debug.laws.result import Result, broken, holds
 
-MOST = 2000  # updates that are simulated
+MOST, MOST_AHEAD = 2000, 50_000  # updates that are simulated before a training, and after it
 
 
 def test(step: Experiment, extras: Extras) -> Iterator[Result]:
@@ -50,8 +50,19 @@ def test(step: Experiment, extras: Extras) -> Iterator[Result]:
 
 def _curve(step: Experiment, scheduler: Any, count: int) -> list[float]:
     """Return the learning rate before and after each of `count` steps of a scheduler; then restore the scheduler."""
+    try:
+        return walk(scheduler, count)
+    except Exception as error:
+        raise NotTestable(f"the scheduler cannot be stepped alone ({type(error).__name__})") from error
+    finally:
+        step.restore()
+
+
+def walk(scheduler: Any, count: int) -> list[float]:
+    """Return the rate now and after each of `count` steps; the scheduler and the groups are as before. May raise."""
     optimizer = scheduler.optimizer
     attributes = copy.deepcopy(vars(scheduler), {id(optimizer): optimizer})
+    options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     rates = [float(optimizer.param_groups[0]["lr"])]
     try:
         with warnings.catch_warnings():
@@ -59,10 +70,34 @@ def _curve(step: Experiment, scheduler: Any, count: int) -> list[float]:
             for _ in range(count):
                 scheduler.step()
                 rates.append(float(optimizer.param_groups[0]["lr"]))
-    except Exception as error:
-        raise NotTestable(f"the scheduler cannot be stepped alone ({type(error).__name__})") from error
     finally:
         vars(scheduler).clear()
         vars(scheduler).update(attributes)
-        step.restore()
+        for group, before in zip(optimizer.param_groups, options, strict=True):
+            group.update(before)
     return rates
+
+
+def ends_with_the_micro_batches(scheduler: Any, steps: int, batches: int) -> str:
+    """Report a schedule that is stepped once an update and would end at the number of micro-batches; '' if it is not.
+
+    Its rate is then still high when the training of `steps` updates and `batches` micro-batches ends.
+    """
+    made = int(getattr(scheduler, "last_epoch", 0) or 0)
+    if not 0.9 * steps <= made <= 1.1 * steps + 1 or batches < 1.8 * steps or batches > MOST_AHEAD:
+        return ""
+    ahead = math.ceil(1.1 * batches) - made
+    try:
+        rates = walk(scheduler, ahead)
+    except Exception:  # it ends there, or needs a metric
+        return ""
+    peak = max(rates)
+    left = next((i for i, rate in enumerate(rates) if rate <= 1e-3 * peak), None)
+    if not peak or left is None or made + left < 0.9 * batches or rates[0] < 0.3 * peak:
+        return ""
+    return (
+        f"{type(scheduler).__name__} was planned for about {made + left} steps, as many as there were micro-batches"
+        f" ({batches}), and was stepped once an update: the training ended after {steps} updates,"
+        f" {steps / (made + left):.0%} of the schedule, at a learning rate of {rates[0]:.3g}, before most of the decay"
+        ". Divide the total number of steps (and the warm-up) by the accumulation steps"
+    )

@@ -19,6 +19,7 @@ from ocrlab.debug.laws.result import Result, broken, holds
 SHORTEST = 4  # tokens of a sequence, and different ones, from which on agreement is not chance
 MOSTLY = 0.9  # of the positions
 MORE = 3  # tokens of padding that are added
+REACHED = 0.01  # of an output's size: less comes from layers that look a little beyond the end
 
 
 @dataclass
@@ -40,7 +41,8 @@ def test(step: Experiment, extras: Extras) -> Iterator[Result]:
     """Change padding, other samples of a packed row, and later tokens, and look at the outputs that must stay."""
     if step.draws_numbers():
         raise NotTestable("the step draws random numbers in eval mode")
-    results, words = [*_padding(step), *_more_padding(step)], "more padding changes no output and no loss"
+    results = [*_padding(step), *_more_padding(step), *_longer_signals(step)]
+    words = "more padding changes no output and no loss"
     tokens = _tokens(step)
     if tokens is not None:
         causal = _causal(step, tokens)
@@ -277,6 +279,47 @@ def _more_padding(step: Experiment) -> Iterator[Result]:
         yield _padding_broken(got, ", ".join(texts))
 
 
+def _signals(step: Experiment) -> Iterator[tuple[str, str, int]]:
+    """Yield signals (N, ., T) or (N, T, .) that zeros fill up behind the lengths in the batch: both names, the axis."""
+    named = dict(dotted_tensors(step.batch))
+    for name, lengths in named.items():
+        if lengths.shape != (step.rows,) or lengths.is_floating_point() or lengths.unique().numel() < 3:
+            continue
+        longest = int(lengths.max())
+        filled = torch.arange(longest, device=lengths.device) >= lengths[:, None]
+        for other, signal in named.items():
+            axes = [axis for axis in range(1, signal.ndim) if signal.shape[axis] == longest >= SHORTEST * MORE]
+            if signal.ndim == 3 and signal.is_floating_point() and len(signal) == step.rows and len(axes) == 1:
+                padding = signal.movedim(axes[0], 1)[filled.to(signal.device)]
+                if padding.numel() and not bool(padding.any()):
+                    yield name, other, axes[0]
+
+
+def _longer_signals(step: Experiment) -> Iterator[Result]:
+    """Make padded signals of a model that gets their lengths longer by zeros, and look at outputs without time axis."""
+    for lengths, name, axis in _signals(step):
+
+        def longer(key: str, t: Tensor, name: str = name, axis: int = axis) -> Tensor:
+            if key != name:
+                return t
+            return functional.pad(t, (0, t.shape[2] // 2) if axis == 2 else (0, 0, 0, t.shape[1] // 2))
+
+        first, wanted = step.run(training=False), dict(dotted_tensors(step.batch))[lengths]
+        if not any(t.shape == wanted.shape and torch.equal(t, wanted) for call in first.inputs for t in call):
+            continue
+        try:
+            after = step.run(rebuilt(step.batch, longer), training=False)
+        except Exception:  # it has a fixed length
+            continue
+        for before, now in zip(first.outputs, after.outputs, strict=False):
+            same = before.shape == now.shape and before.ndim == 2 and len(before) == step.rows
+            apart = distance([before], [now]) if same else 0.0
+            if apart > REACHED:
+                got = f"more padding changes the outputs by {apart:.2g} of their size, though the model gets"
+                yield _padding_broken(f"{got} the lengths (batch.{lengths})", f"batch.{name}")
+                return
+
+
 def _padding_broken(got: str, where: str) -> Result:
     do = (
         "Pass the mask to every attention layer (True may mean either: read its docs), take the last real step"
@@ -286,5 +329,6 @@ def _padding_broken(got: str, where: str) -> Result:
         "the attention does not get the mask, or gets it the wrong way round",
         "the last step of a recurrent layer is read, which comes after the padding",
         "padding counts as a label of the loss",
+        "a mask that is made from lengths is 1 everywhere: frames and shares of the longest are mixed up",
     )
     return broken("sequences.padding", where, got, "outputs and a loss that padding does not change", do, *causes)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import torch
 from torch.utils import checkpoint
 
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, distance
@@ -47,8 +48,50 @@ def without_checkpoints() -> Iterator[type[_Direct]]:
         yield _Direct
 
 
+def _redrawn(step: Experiment) -> Result | None:
+    """Look whether the backward pass draws random numbers, and whether its gradients depend on them."""
+    loss, states = step.loss, list[Any]()
+
+    def run(seed: int | None) -> dict[str, Any]:
+        def watched(model: Any, batch: Any) -> Any:
+            total = loss(model, batch)
+            if seed is not None:
+                torch.manual_seed(seed)
+            states.append(torch.get_rng_state())
+            return total
+
+        step.loss = watched
+        try:
+            return step.run(training=True, gradients=True).gradients
+        finally:
+            step.loss = loss
+
+    first = run(None)
+    if torch.equal(states[0], torch.get_rng_state()) or any(p._backward_hooks for p in step.named.values()):
+        return None  # nothing is drawn, or a hook adds noise to gradients
+    others = [run(seed) for seed in (1, 2)]
+    if distance(*others) <= max(step.rounding("gradients"), 1e-4):
+        return None
+    return broken(
+        "transformations.random",
+        "the backward pass",
+        "it draws random numbers that the forward pass has not drawn, and the gradients depend on them"
+        f" ({distance(first, others[0]):.2g} of their size): parts are recomputed with another dropout mask, and the"
+        " gradient does not belong to the loss",
+        "the same random state in both passes",
+        "Use torch.utils.checkpoint.checkpoint(..., use_reentrant=False), which restores it, or save"
+        " torch.get_rng_state() in forward and set it before recomputing",
+        "a hand-written activation checkpoint (autograd.Function) that does not restore the random state",
+        "preserve_rng_state=False",
+    )
+
+
 def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
     """Compare the gradients with and without activation checkpointing."""
+    redrawn = _redrawn(step)
+    if redrawn is not None:
+        yield redrawn
+        return
     with_it = step.run(training=True, gradients=True)
     with without_checkpoints() as direct:
         without = step.run(training=True, gradients=True)

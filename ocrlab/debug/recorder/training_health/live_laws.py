@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,9 @@ from torch.utils.data.distributed import DistributedSampler
 
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.laws.data import batch_size_broken, copied_generator, overlap
-from ocrlab.debug.laws.live_objects import schedulers_of
+from ocrlab.debug.laws.live_objects import CHECKED, schedulers_of
 from ocrlab.debug.laws.resume import lost_state
+from ocrlab.debug.laws.schedule import ends_with_the_micro_batches
 from ocrlab.debug.laws.state_guard import optimized_parameters
 from ocrlab.debug.laws.tensor_checks import is_readable
 from ocrlab.debug.recorder.figure_transfer import arrives_later
@@ -36,6 +37,7 @@ NODES = 200  # of a loss's graph that are looked at
 UNEQUAL = 1.5  # times the labels of another micro-batch of the same step
 AWAY = -0.2  # cosine below which a copy moves away from its model
 TURNS, MUCH = 3, 10  # periods of a schedule, and times that it is too long
+MEASURED, HARDLY = 1 << 16, 0.3  # values of a weight that is measured; the share from which on nothing is averaged
 STEPS = 20  # after which a copy that is meant to move has moved
 MOVING = ("target", "ema", "momentum", "average", "slow", "shadow")  # names of copies that follow the model
 TEACHER = ("teacher",)  # an average where the program has a name of one, else fixed
@@ -150,7 +152,7 @@ class LiveLaws:
     def _weigh(self, weigh: Any, gradients: Any) -> None:
         weigh(gradients)
 
-    def sentences(self, loader: Any, steps: int, passes: int) -> Iterator[str]:
+    def sentences(self, loader: Any, steps: int, passes: int, batches: int, losses: Sequence[float]) -> Iterator[str]:
         """Yield a sentence for each law that the training broke."""
         yield from self.start
         for shapes in self.shapes[:1]:
@@ -164,9 +166,11 @@ class LiveLaws:
                 " shuffles by the number of the epoch. Call loader.sampler.set_epoch(epoch) before each one"
             )
         yield from self._accumulation()
+        yield from self._undivided(steps, batches, losses)
         yield from (result.sentence for result in copied_generator(loader))
         for scheduler in schedulers_of(self.optimizers):
             yield from _wrong_period(scheduler, steps)
+            yield from filter(None, [ends_with_the_micro_batches(scheduler, steps, batches) if steps >= STEPS else ""])
         yield from self._still(steps)
         train_rows = set(self.train_rows)
         calls = [(rows, sum(row in train_rows for row in rows)) for rows in self.valid_rows]
@@ -190,6 +194,19 @@ class LiveLaws:
                     " micro-batch, and divide by the labels of all micro-batches of the step"
                 )
                 return
+
+    def _undivided(self, steps: int, batches: int, losses: Sequence[float]) -> Iterator[str]:
+        """Report accumulated losses that are as large as the one that check_step saw; Adam does not mind a factor."""
+        mean = next((CHECKED[model] for model in self.models if model in CHECKED), 0.0)
+        count = round(batches / max(steps, 1))
+        plain = all(type(o).__name__ == "SGD" for o in self.optimizers)
+        if plain and count >= 2 and steps >= STEPS and mean > 0 and losses and 0.75 < losses[0] / mean < 1.33:
+            yield (
+                f"the losses of {count} micro-batches are accumulated and not divided by their number: each is a whole"
+                f" mean ({losses[0]:.3g}; check_step had {mean:.3g}), so that an update is the sum of {count} mean"
+                f" gradients, {count} times as large as that of one batch with the same samples. Divide each loss by"
+                f" {count} before backward(), or the learning rate"
+            )
 
     def _still(self, steps: int) -> Iterator[str]:
         for name, part, other_name, other in self.copies if steps >= STEPS else ():
@@ -225,6 +242,56 @@ class LiveLaws:
             pairs = zip(self.begun[id(module)], module.parameters(), strict=True)
             ways.append(torch.cat([(p.detach().float() - old.float()).flatten() for old, p in pairs]))
         return float(functional.cosine_similarity(ways[0], ways[1], dim=0))
+
+
+class FollowedWeights:
+    """How much of the model an average among the extras takes in each step."""
+
+    def __init__(self, models: Sequence[nn.Module], extra: Mapping[str, Any]) -> None:
+        self.pairs = [
+            (name, part, model)
+            for name, part in extra.items()
+            for model in models
+            if isinstance(part, nn.Module)
+            and _holds(f"{name} {type(part).__name__}", MOVING[1:])
+            and _alike(part, model)
+        ]
+        self.before: list[tuple[Tensor, Tensor]] = []
+        self.shares: dict[str, list[float]] = {}
+
+    @guard
+    def stepped(self, steps: int) -> None:
+        """Note average and weights after a step of the optimizer, before the average moves."""
+        self.before = [
+            (_largest(part).detach().clone(), _largest(model).detach().clone())
+            for _, part, model in (self.pairs if steps >= STEPS else ())
+        ]
+
+    @guard
+    def begin(self) -> None:
+        """Note at the next batch how far the average has moved towards the weights."""
+        before, self.before = self.before, []
+        for (name, part, _), (old, weights) in zip(self.pairs, before, strict=False):
+            way, moved = (weights - old).flatten(), (_largest(part).detach() - old).flatten()
+            length = float(way @ way)
+            if length > 0 and bool(moved.any()):
+                self.shares.setdefault(name, []).append(float(way @ moved) / length)
+
+    def sentence(self) -> str:
+        """Return that an average holds hardly more than the last step, in all late looks; else ''."""
+        for name, shares in self.shares.items():
+            if len(shares) >= 3 and min(shares) >= HARDLY:
+                return (
+                    f"the average {name} takes {shares[-1]:.0%} of the weights in each step (a decay of"
+                    f" {1 - shares[-1]:.2g}): it is the model of the last steps, and nothing is averaged. A moving"
+                    " average is decay * average + (1 - decay) * weights, with a decay of 0.99 or more; look whether"
+                    " decay and 1 - decay are mixed up"
+                )
+        return ""
+
+
+def _largest(module: nn.Module) -> Tensor:
+    return max(module.parameters(), key=lambda p: p.numel() if p.numel() <= MEASURED else 0)
 
 
 def _stale_norms(part: nn.Module, other: nn.Module) -> str:

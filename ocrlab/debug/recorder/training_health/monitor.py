@@ -28,7 +28,7 @@ from ocrlab.debug.recorder.figure_transfer import FigureTransfer, arrives_later
 from ocrlab.debug.recorder.training_health import pass_checks, rules
 from ocrlab.debug.recorder.training_health.batch_contents import BatchContents
 from ocrlab.debug.recorder.training_health.grad_scaler import GradScalerCheck
-from ocrlab.debug.recorder.training_health.live_laws import LiveLaws
+from ocrlab.debug.recorder.training_health.live_laws import FollowedWeights, LiveLaws
 from ocrlab.debug.recorder.training_health.model_checks import ConstantBaseline, InputScaleCheck, OutputCollapseCheck
 from ocrlab.debug.recorder.training_health.pass_checks import WeightResetCheck
 from ocrlab.debug.recorder.training_health.rules import InspectedStep, TrainingStats
@@ -51,7 +51,7 @@ compiling = torch.compiler.is_dynamo_compiling
 
 
 # A gradient that reaches a parameter: whether there was one, whether this one is other than 0, steps before it.
-Arrival = tuple[list[Tensor], list[Tensor], int]
+Arrival = tuple[list[Tensor], list[Tensor], tuple[int, int, int]]
 
 
 @dataclass
@@ -76,6 +76,7 @@ class TrainingMonitor:
         whole = self.model if self.network is None else self.network
         self.models = [*whole] if isinstance(whole, nn.ModuleList) else [whole]  # members of a list are called
         self.averages = {n: sums for n, part in self.extra.items() if (sums := self._averaged(part)) is not None}
+        self.following = FollowedWeights(self.models, self.extra)
         self.handles: list[Any] = []
         self.call_handles: list[Any] = []  # of an inspected step
         self.answers, self.scales, self.baseline = (
@@ -185,6 +186,7 @@ class TrainingMonitor:
 
     def _look_in(self, micro: int, batch: Any) -> None:
         """Begin or end a look at a step."""
+        self.following.begin()
         stats = self.stats
         if micro & (micro - 1) and micro != 3:  # neither a power of two nor one of the first four
             if self.looking:
@@ -301,6 +303,7 @@ class TrainingMonitor:
             hook.remove()
             self._count_arrivals(optimizer, arrivals)
         if self.looking and not capturing():
+            self.following.stepped(stats.steps)
             sums = self._weight_sums()
             if rated:
                 self._look(optimizer, sums)
@@ -385,7 +388,9 @@ class TrainingMonitor:
         def arrives(gradient: Tensor) -> None:
             if not capturing() and can_read_gradient(gradient):
                 old = any_nonzero([p.grad]) if can_read_gradient(p.grad) and p.grad is not None else []
-                arrivals.append((old, any_nonzero([gradient]), self.stats.steps))
+                # of one batch only, and weights that move in between have used the gradient (SAM)
+                moment = (self.stats.steps, self.stats.batches, p._version)
+                arrivals.append((old, any_nonzero([gradient]), moment))
 
         self.probes[id(optimizer)] = (p.register_hook(arrives), arrivals)
 
@@ -407,7 +412,8 @@ class TrainingMonitor:
         stats.larger = samples > (getattr(loader, "batch_size", 0) or 1)
         stats.checks["coverage"] = self.coverage.sentence(samples)
         stats.workers = loader.num_workers if loader is not None else 0
-        return [*self.laws.sentences(loader, stats.steps, len(stats.walks)), *rules.sentences(stats, self.model)]
+        live = self.laws.sentences(loader, stats.steps, len(stats.walks), stats.batches, stats.first_losses)
+        return [*live, *rules.sentences(stats, self.model)]
 
     @guard
     def end(self) -> None:
@@ -430,6 +436,7 @@ class TrainingMonitor:
             "weight reset": self.weight_reset.sentence(stats.weights),
             "constant baseline": self.baseline.sentence(len(stats.walks)),
             "grad scaler": self.scaled.sentence(),
+            "average": self.following.sentence(),
         }
         stats.hidden = [*self.begun, *unlisted_weights(self.model, self.optimizers)]
         stats.initial = max((float(group.get("initial_lr", 0)) for group in groups), default=0.0)

@@ -109,7 +109,7 @@ def sentences(stats: TrainingStats, model: nn.Module) -> list[str]:
         return first
     if stats.broken:
         first.append(f"{stats.broken}. Correct or remove this sample: nan_to_num or skipping the step only hides it")
-    root = [*_steps(stats, model), *_rates(stats), *_of_checks(stats, "grad scaler")]
+    root = [*_steps(stats, model), *_rates(stats), *_of_checks(stats, "grad scaler", "average")]
     rest = [*_weights(stats, model), *_modes(stats), *_data(stats), *_losses(stats)]
     return [*first, *root, *rest]
 
