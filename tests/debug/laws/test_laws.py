@@ -603,3 +603,209 @@ def test_a_random_transform_leaves_the_stored_sample_alone(copies: bool) -> None
     model = nn.Sequential(nn.Flatten(), nn.Linear(144, 3))
     report = ocrlab.check_step(model, next(iter(loader)), classes, loader=loader)
     assert ("is another one when it is read again" in line(report, "data")) is not copies
+
+
+@pytest.mark.parametrize("momentum", [0.1, 0.99, None])
+def test_running_statistics_of_the_last_batch_only(momentum: float | None) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16, momentum=momentum), nn.ReLU(), nn.Linear(16, 3))
+    assert ("momentum=0.99" in str(ocrlab.check_step(model, points(), classes))) is (momentum == 0.99)
+
+
+@pytest.mark.parametrize("where", ["always", "on purpose", "in training"])
+def test_dropout_in_eval_mode_may_be_meant(where: str) -> None:
+    class Dropping(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            x = super().forward(x)
+            if where == "on purpose":
+                return functional.dropout(x, 0.3, training=True)
+            return functional.dropout(x, 0.3) if where == "always" else functional.dropout(x, 0.3, self.training)
+
+    report = ocrlab.check_step(nn.Sequential(Dropping(8, 16), nn.ReLU(), nn.Linear(16, 3)), points(), classes)
+    assert ("drops values in eval mode" in str(report)) is (where == "always")
+
+
+def test_logits_between_samples_are_no_mixture() -> None:
+    class Contrast(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            z = functional.normalize(self.layer(x), dim=1)
+            return z @ functional.normalize(x @ torch.ones(8, 16), dim=1).t()
+
+    batch = points()[0], torch.arange(16)
+    assert "changes the output of sample" not in str(ocrlab.check_step(Contrast(), batch, classes))
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_edges_that_are_listed_in_both_directions(both: bool) -> None:
+    edges = torch.randint(0, 400, (600, 2), generator=torch.Generator().manual_seed(0))
+    edges = torch.cat([edges, edges.flip(1)]) if both else edges
+    edges = edges[torch.randperm(len(edges), generator=torch.Generator().manual_seed(1))]
+    sets = [TensorDataset(part, torch.arange(len(part)) % 3) for part in (edges[:-200], edges[-200:])]
+    model = nn.Sequential(nn.Embedding(400, 8), nn.Flatten(), nn.Linear(16, 3))
+    loaders = [DataLoader(part, 16) for part in sets]
+    report = ocrlab.check_step(model, next(iter(loaders[0])), classes, loader=loaders[0], val_loader=loaders[1])
+    assert ("with their ends swapped" in str(report)) is both
+
+
+@pytest.mark.parametrize("leak", [False, True])
+def test_windows_that_begin_alike_share_steps_by_chance(leak: bool) -> None:
+    series = torch.randn(900, generator=torch.Generator().manual_seed(0))
+    starts = torch.randperm(880, generator=torch.Generator().manual_seed(1))[:300]
+    rows = torch.stack([series[at : at + 16] for at in starts.tolist()])
+    if not leak:  # a rule with few states
+        first = torch.randint(0, 9, (300, 2), generator=torch.Generator().manual_seed(1)).tolist()
+        rows = torch.tensor([[a, b, *((a + b * k) % 9 for k in range(14))] for a, b in first]).float()
+        rows[:, :5] += torch.rand(300, 5, generator=torch.Generator().manual_seed(2)) * (torch.arange(300) % 2)[:, None]
+    sets = [TensorDataset(part, torch.arange(len(part)) % 3) for part in (rows[:250], rows[250:])]
+    loaders = [DataLoader(part, 16) for part in sets]
+    model = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
+    report = ocrlab.check_step(model, next(iter(loaders[0])), classes, loader=loaders[0], val_loader=loaders[1])
+    assert ("steps or more with a training window" in str(report)) is leak
+
+
+@pytest.mark.parametrize("boxes", ["stay", "move", "none"])
+def test_pictures_that_are_flipped_beside_their_boxes(boxes: str) -> None:
+    class Pictures(Dataset[Any]):
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, index: int) -> Any:
+            draw = torch.Generator().manual_seed(index)
+            image, box = torch.randn(3, 20, 20, generator=draw), torch.rand(4, generator=draw)
+            if flip := bool(torch.rand(1) < 0.5):
+                image = image.flip(-1)
+            box = torch.stack([1 - box[2], box[1], 1 - box[0], box[3]]) if flip and boxes == "move" else box
+            return image, box if boxes != "none" else index % 3
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        out = model(batch[0])
+        return functional.mse_loss(out, batch[1]) if boxes != "none" else functional.cross_entropy(out, batch[1])
+
+    loader = DataLoader(Pictures(), 8)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1200, 4))
+    report = ocrlab.check_step(model, next(iter(loader)), loss, loader=loader)
+    assert ("its picture was flipped from left to right" in str(report)) is (boxes == "stay")
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_schedule_that_begins_again_beside_a_restored_sgd(loaded: bool) -> None:
+    states = []
+    for turn in range(2):
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
+        if turn:
+            optimizer.load_state_dict(states[0])
+            scheduler.load_state_dict(states[1]) if loaded else None
+            report = ocrlab.check_step(model, points(), classes, optimizer, scheduler=scheduler)
+            assert ("and the scheduler none" in str(report)) is not loaded, str(report)
+            return
+        for _ in range(30):
+            classes(model, points()).backward()
+            optimizer.step()
+            scheduler.step()
+        states = [optimizer.state_dict(), scheduler.state_dict()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_positions_that_a_low_precision_made_equal(dtype: torch.dtype) -> None:
+    class Placed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            angles = torch.outer(torch.arange(400, dtype=dtype), (0.1 ** torch.arange(8)).to(dtype))
+            self.register_buffer("places", torch.cat([angles.cos(), angles.sin()], 1).to(dtype))
+            self.layer = nn.Linear(16, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(torch.cat([x, x], 1) * self.places[: len(x)].float())
+
+    text = line(ocrlab.check_step(Placed(), points(), classes), "precision")
+    assert ("rows 256 and 257 are equal" in text) is (dtype == torch.bfloat16), text
+
+
+class Recomputed(torch.autograd.Function):
+    """An activation checkpoint written by hand."""
+
+    @staticmethod
+    def forward(ctx: Any, layers: nn.Module, keeps: bool, x: Tensor, *weights: Tensor) -> Tensor:
+        ctx.layers, ctx.state, ctx.x, ctx.weights = layers, torch.get_rng_state() if keeps else None, x, weights
+        with torch.no_grad():
+            return layers(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        now = torch.get_rng_state()
+        torch.set_rng_state(now if ctx.state is None else ctx.state)
+        x = ctx.x.detach().requires_grad_()
+        with torch.enable_grad():
+            out = ctx.layers(x)
+        torch.set_rng_state(now) if ctx.state is not None else None
+        return None, None, *torch.autograd.grad(out, (x, *ctx.weights), gradients)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_backward_pass_that_draws_another_dropout_mask(keeps: bool) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.part = (
+                nn.Linear(8, 16),
+                nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5), nn.Linear(16, 3)),
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            return Recomputed.apply(self.part, keeps, self.first(x), *self.part.parameters())
+
+    text = line(ocrlab.check_step(Net(), points(), classes), "transformations")
+    assert ("draws random numbers that the forward pass has not drawn" in text) is not keeps, text
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_signals_that_are_longer_with_the_same_lengths(masked: bool) -> None:
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = nn.Conv1d(4, 8, 3, padding=1), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            mask = (torch.arange(x.shape[2]) < lengths[:, None] * (1 if masked else 100)).float()[:, None]
+            return self.head((self.layer(x).relu() * mask).sum(2) / mask.sum(2))
+
+    lengths = torch.tensor([30, 12, 20, 9, 25, 28])
+    signals = torch.randn(6, 4, 30) * (torch.arange(30) < lengths[:, None])[:, None]
+    batch = signals, lengths, torch.arange(6) % 3
+    report = ocrlab.check_step(Pooled(), batch, lambda model, b: functional.cross_entropy(model(b[0], b[1]), b[2]))
+    assert ("more padding changes the outputs" in str(report)) is not masked, str(report)
+
+
+@pytest.mark.parametrize("kind", ["shifted", "sees", "autoencoder"])
+def test_a_causal_model_that_sees_the_value_it_predicts(kind: str) -> None:
+    class Causal(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.out = nn.Conv1d(1, 8, 3), nn.Conv1d(8, 1, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            pad = {"shifted": (3, -1), "sees": (2, 0), "autoencoder": (1, 1)}[kind]
+            return self.out(self.layer(functional.pad(x, pad)).tanh())
+
+    batch = torch.randn(8, 1, 24, generator=torch.Generator().manual_seed(0))
+    report = ocrlab.check_step(Causal(), batch, lambda model, x: functional.mse_loss(model(x), x))
+    assert ("it sees the value that it must predict" in str(report)) is (kind == "sees"), str(report)
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_noise_of_a_model_whose_last_layer_begins_at_zero(same: bool) -> None:
+    model = nn.Sequential(nn.Linear(8, 32), nn.SiLU(), nn.Linear(32, 8))
+    nn.init.zeros_(model[2].weight)
+    nn.init.zeros_(model[2].bias)
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        noise = torch.randn_like(batch[0])
+        return functional.mse_loss(model(batch[0] + noise), noise if same else torch.randn_like(noise))
+
+    report = ocrlab.check_step(model, points(), loss)
+    assert ("is to predict noise that is not in its input" in str(report)) is not same, str(report)

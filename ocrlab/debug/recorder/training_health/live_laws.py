@@ -280,7 +280,7 @@ class FollowedWeights:
     def sentence(self) -> str:
         """Return that an average holds hardly more than the last step, in all late looks; else ''."""
         for name, shares in self.shares.items():
-            if len(shares) >= 3 and min(shares) >= HARDLY:
+            if len(shares) >= 2 and min(shares) >= HARDLY:
                 return (
                     f"the average {name} takes {shares[-1]:.0%} of the weights in each step (a decay of"
                     f" {1 - shares[-1]:.2g}): it is the model of the last steps, and nothing is averaged. A moving"

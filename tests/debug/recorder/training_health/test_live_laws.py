@@ -230,3 +230,76 @@ def test_an_average_that_lacks_the_statistics_of_its_norms(tmp_path: Path, buffe
     optimizer = torch.optim.Adam(model.online.parameters(), lr=1e-2)
     text = report(tmp_path, step, model=model, optimizer=optimizer, loader=DataLoader(data(), 4))
     assert ("its BatchNorm statistics (1) are still those of the start" in text) is not buffers
+
+
+@pytest.mark.parametrize("kind", ["cleared", "moved between", "other batch"])
+def test_gradients_between_which_weights_or_batches_change_are_used(tmp_path: Path, kind: str) -> None:
+    count = 0
+
+    def step(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        nonlocal count
+        count += 1
+        if kind == "other batch" and count % 2:
+            functional.cross_entropy(model(batch[0]), batch[1]).backward()  # of another player
+            return
+        if kind != "other batch":
+            functional.cross_entropy(model(batch[0]), batch[1]).backward()
+        with torch.no_grad():
+            for p in model.parameters() if kind == "moved between" else ():
+                p += 0.01 * p.grad  # sharpness-aware: up the hill first
+        optimizer.zero_grad()
+        rec.loss(functional.cross_entropy(model(batch[0]), batch[1])).backward()
+        optimizer.step()
+
+    assert ("between two backward passes" in report(tmp_path, step)) is (kind == "cleared")
+
+
+@pytest.mark.parametrize("decay", [0.5, 0.98])
+def test_an_average_that_holds_the_last_steps_only(tmp_path: Path, decay: float) -> None:
+    model = net()
+    average = copy.deepcopy(model).requires_grad_(False)
+
+    def step(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        right(model, optimizer, batch, rec)
+        for slow, fast in zip(average.parameters(), model.parameters(), strict=True):
+            slow.lerp_(fast.detach(), 1 - decay)
+
+    findings = report(tmp_path, step, model=model, extra={"ema": average}, loader=DataLoader(data(), 2))
+    assert ("takes 50% of the weights in each step" in findings) is (decay == 0.5)
+
+
+@pytest.mark.parametrize("planned", [32, 128])
+def test_a_schedule_that_counts_micro_batches(tmp_path: Path, planned: int) -> None:
+    model, count = net(), 0
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / planned))
+
+    def step(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        nonlocal count
+        rec.loss(functional.cross_entropy(model(batch[0]), batch[1]) / 4).backward()
+        count += 1
+        if count % 4 == 0:
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+
+    findings = report(tmp_path, step, model=model, optimizer=optimizer, loader=DataLoader(data(), 2))
+    assert ("as many as there were micro-batches (128)" in findings) is (planned == 128)
+
+
+@pytest.mark.parametrize(("divided", "kind"), [(False, "SGD"), (True, "SGD"), (False, "AdamW")])
+def test_accumulated_losses_that_are_not_divided(tmp_path: Path, divided: bool, kind: str) -> None:
+    model, count = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), 0
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-3)
+    ocrlab.check_step(model, data()[:8], lambda m, b: functional.cross_entropy(m(b[0]), b[1]), optimizer)
+
+    def step(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        nonlocal count
+        rec.loss(functional.cross_entropy(model(batch[0]), batch[1]) / (4 if divided else 1)).backward()
+        count += 1
+        if count % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    findings = report(tmp_path, step, model=model, optimizer=optimizer, loader=DataLoader(data(), 2))
+    assert ("are accumulated and not divided" in findings) is (kind == "SGD" and not divided)
