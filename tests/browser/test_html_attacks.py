@@ -64,6 +64,14 @@ def test_there_are_enough() -> None:
     assert len(ATTACKS) >= 60 and len(set(ATTACKS.values())) == len(ATTACKS)
 
 
+@pytest.mark.parametrize("first", range(0, len(ATTACKS), 8))
+def test_a_report_of_several_runs_nothing_and_asks_for_nothing(browser: Any, first: int, tmp_path: Path) -> None:
+    several = [notebook(attack) for attack in [*ATTACKS.values()][first : first + 8]]
+    several[0].cells = [cell for each in several for cell in each.cells]
+    quiet(examine(browser, several[0], tmp_path), "Mine")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_report_runs_nothing_and_asks_for_nothing(browser: Any, name: str, tmp_path: Path) -> None:
     quiet(examine(browser, notebook(ATTACKS[name]), tmp_path), "Mine")

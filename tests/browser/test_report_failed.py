@@ -65,7 +65,9 @@ def of_a_run(folder: Path, _root: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "make", [of_ours, of_a_log_that_says_nothing, of_a_cell_that_raises, of_a_kernel_that_dies, of_a_run]
+    "make",
+    [of_ours, of_a_run, of_a_kernel_that_dies]
+    + [pytest.param(make, marks=pytest.mark.slow) for make in (of_a_log_that_says_nothing, of_a_cell_that_raises)],
 )
 def test_a_report_of_a_failure(
     browser: Any, make: Callable[[Path, Path], Path], root: Path, tmp_path: Path, monkeypatch, capsys

@@ -12,7 +12,9 @@ import pytest
 PROGRAM = Path(__file__).with_name("instrumented_training.py")
 
 
-@pytest.mark.parametrize("words", ["0 layers loader memory leaks profile check", "1 loader leaks"])
+@pytest.mark.parametrize(
+    "words", ["0 layers loader memory leaks profile check", pytest.param("1 loader leaks", marks=pytest.mark.slow)]
+)
 def test_nothing_is_left_in_the_process(tmp_path: Path, words: str) -> None:
     command = [sys.executable, PROGRAM, *words.split()]
     environment = os.environ | {"TMPDIR": str(tmp_path)}

@@ -26,7 +26,7 @@ def find(version: str) -> str | None:
     return None
 
 
-@pytest.fixture(scope="module", params=["this", *VERSIONS])
+@pytest.fixture(scope="module", params=[pytest.param("this", marks=pytest.mark.slow), *VERSIONS])
 def bare(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A Python with nothing installed; where it has no tomllib it borrows the copy that pip carries."""
     base = sys.executable if request.param == "this" else find(request.param)

@@ -122,7 +122,7 @@ def test_waiting_threads_sleep_soon_unless_somebody_has_chosen() -> None:
         assert env == chosen
 
 
-@pytest.mark.parametrize("variables", [{}, {"OMP_WAIT_POLICY": "active"}])
+@pytest.mark.parametrize("variables", [{}, pytest.param({"OMP_WAIT_POLICY": "active"}, marks=pytest.mark.slow)])
 def test_libgomp_reads_it(variables: dict[str, str]) -> None:
     env = {name: text for name, text in os.environ.items() if name not in openmp.SETTINGS} | variables
     openmp.sleep_soon(env)

@@ -77,12 +77,12 @@ def test_a_child_that_dies_shows_a_verdict_and_the_kernel_lives(
 
 def test_a_limit_is_reported_and_not_the_signal_that_it_sent(module: Any, tmp_path: Path, shown: list[Any]) -> None:
     began = str(tmp_path / "began")
-    with pytest.raises(child_runner.ChildFailed, match="over its limit of 2 s") as caught:
-        child_runner.call(module.wait, (began,), {}, Options(tmp_path / "run", timeout=2.0))
+    with pytest.raises(child_runner.ChildFailed, match="over its limit of 1 s") as caught:
+        child_runner.call(module.wait, (began,), {}, Options(tmp_path / "run", timeout=1.0))
     assert caught.value.word == "STUCK"
     assert "SIGTERM" not in str(caught.value)
-    with pytest.raises(child_runner.ChildFailed, match="nothing moved for 2 s"):
-        child_runner.call(module.wait, (began,), {}, Options(tmp_path / "again", silence=2.0, on_hang="kill"))
+    with pytest.raises(child_runner.ChildFailed, match="nothing moved for 1 s"):
+        child_runner.call(module.wait, (began,), {}, Options(tmp_path / "again", silence=1.0, on_hang="kill"))
 
 
 @pytest.mark.parametrize(

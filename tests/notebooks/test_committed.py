@@ -78,7 +78,7 @@ def test_a_dead_kernel_is_a_failure_within_a_minute(tmp_path: Path) -> None:
         new_code_cell("third = 3"),
     ]
     nbformat.write(new_notebook(cells=cells), str(tmp_path / "dies.ipynb"))
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--nbval-lax", "--nbval-cell-timeout=10"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--nbval-lax", "--nbval-cell-timeout=4"]
     command += ["--nbval-current-env", "-q", "dies.ipynb"]
     env = {**os.environ, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
     began = time.monotonic()

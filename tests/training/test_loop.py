@@ -163,6 +163,7 @@ def test_losses_of_the_host_and_of_a_device_are_saved_together(pages, tmp_path):
     assert (saved.shape, saved.device.type) == ((2, 4), "cpu")
 
 
+@pytest.mark.slow
 def test_workers_do_not_change_the_result(pages, whole, tmp_path):
     assert same(weights(stopped(pages, tmp_path, None, "runtime.workers=2")), weights(whole))
 
@@ -384,6 +385,7 @@ def test_the_last_weights_and_the_best_are_compared_on_the_same_pages(
     assert (("best", {"hmean@0.5": on_some}) in written) is (on_some > 0.6)
 
 
+@pytest.mark.slow
 def test_figures_of_an_earlier_step_are_not_those_of_the_last_weights(pages, tmp_path, monkeypatch):
     """The validation at the last step is left by a signal; the run that is resumed has no step to make any more."""
     ended = run_callback.RunCallback.on_validation_batch_end

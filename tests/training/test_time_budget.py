@@ -106,6 +106,7 @@ def test_a_resumed_run_goes_on_counting(tmp_path):
     assert other.count == 0, "each rank counts its own"
 
 
+@pytest.mark.slow
 def test_a_loss_that_was_no_number_before_the_resume_is_counted(pages, tmp_path, monkeypatch):  # noqa: F811
     whole_loss, calls, events = loop.Training.training_step, itertools.count(), []
 

@@ -28,7 +28,6 @@ from ocrlab.errors import ConfigError, DataError, RunError
 from ocrlab.hardware.processes import process_tree
 
 ROOT = Path(__file__).parents[3]
-SLOW = pytest.mark.slow
 LOOP = """
 import os, sys, time
 import torch
@@ -333,6 +332,7 @@ fit(load(overrides=wanted | {"trainer.precision": "fp32", "data": sys.argv[1], "
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_calls_fit_is_replayed_with_what_its_run_has_settled(tmp_path):
     """The warm-up of a short run is shortened when it begins; with that of the script's config losses differ."""
     script = tmp_path / "mine.py"
@@ -363,7 +363,8 @@ def test_a_value_that_a_validation_had_stored_is_looked_for_from_its_first_batch
     assert replay_summary.decided(matrix.results) is computed
 
 
-@pytest.mark.parametrize("what", [pytest.param("counted", marks=SLOW), "called", pytest.param("kept", marks=SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["counted", "called", "kept"])
 def test_a_fault_that_depends_on_what_the_program_keeps_comes_again(tmp_path: Path, what: str) -> None:
     answer = replay(recorded(tmp_path, what, text=KEEPING))
     assert "first fault at step 29, loss" in answer.sentence and "is 7 at [1], allowed 0 to 2" in answer.sentence

@@ -77,16 +77,17 @@ import ocrlab
 
 torch.manual_seed(1)
 model = nn.Sequential(nn.Embedding(7, 16), nn.Dropout(0.1), nn.Linear(16, 7))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-rec = ocrlab.record(sys.argv[2], model, optimizer, snapshot_every=20)
+rec = ocrlab.record(sys.argv[2], model, snapshot_every=20)
 for number in rec.steps(80):
     tokens = torch.randint(0, 7, (4, 8))
     if number == 66:
         tokens[1, 3] = 9
     loss = rec.loss(nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten() % 7))
     loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.01 * parameter.grad
+    model.zero_grad()
 """
 
 
@@ -105,6 +106,7 @@ def test_a_token_out_of_range_is_named_in_training_and_in_evaluation(
     assert answer.record["equal"] is True, "the losses that the model returned are those of the run"
 
 
+@pytest.mark.slow
 def test_an_error_that_nobody_catches_in_an_evaluation_is_named_with_its_line(tmp_path: Path) -> None:
     answer = replay(recorded(tmp_path, "metric", text=SCRIPT))
     fault = answer.record["fault"]
@@ -145,16 +147,13 @@ class Table(nn.Module):
 
 torch.manual_seed(1)
 model = nn.Sequential(nn.Linear(2, 2), Table(), nn.Linear(2, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 batches = [torch.rand(3, 2) for _ in range(6)]
 batches[3][1] = 1e6
-with ocrlab.record(sys.argv[2], model, optimizer) as rec:
+with ocrlab.record(sys.argv[2], model) as rec:
     failed = 0
     for x in rec.batches(batches):
         try:
             rec.loss(model(x).sum()).backward()
-            optimizer.step()
-            optimizer.zero_grad()
         except RuntimeError:
             failed += 1
             if failed > int(sys.argv[1]):

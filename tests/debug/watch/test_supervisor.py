@@ -234,6 +234,7 @@ def test_what_stood_still_is_looked_at_before_it_is_stopped(started, tmp_path, l
     assert (tmp_path / "out/.FAILURE").exists()
 
 
+@pytest.mark.slow
 def test_a_signal_after_a_short_silence_is_the_cause_and_the_stacks_are_there(started, tmp_path, left):
     code = "import time\nprint('ready', flush=True)\ntime.sleep(1000)"
     with started(code, stderr=subprocess.PIPE) as watcher:

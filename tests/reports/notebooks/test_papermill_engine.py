@@ -177,7 +177,7 @@ def test_papermill_finds_the_engine_by_its_name() -> None:
     values = [point.value for point in entry_points(group="papermill.engine") if point.name == "ocrlab"]
     if not values:
         pytest.skip("ocrlab is not installed, so that nothing is registered")
-    for first in ("ocrlab.reports.notebooks.papermill_engine", "papermill", "ocrlab.reports.notebooks.execution"):
+    for first in ("ocrlab.reports.notebooks.execution", "papermill"):
         code = f"import {first}, papermill.engines; print(papermill.engines.papermill_engines.get_engine('ocrlab'))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
         assert "ocrlab.reports.notebooks.papermill_engine.Engine" in done.stdout, done.stderr

@@ -80,7 +80,7 @@ def ended(code: str) -> tuple[int, str, str]:
     return program.returncode, out, stderr
 
 
-@pytest.mark.parametrize("where", ["stuck", "sleepy"])
+@pytest.mark.parametrize("where", ["stuck", pytest.param("sleepy", marks=pytest.mark.slow)])
 def test_a_training_that_hangs_reports_where_and_ends(where):
     """In C no handler of Python ever runs; in Python it runs, and changes nothing."""
     code = "with StopDeadline(lambda: 1.0, lambda error: print(error['type'], flush=True)): " + where + "()"

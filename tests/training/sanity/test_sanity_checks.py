@@ -18,9 +18,16 @@ from ocrlab.training.sanity import sanity_checks
 from tests.training.sanity.checks import check_named, words
 
 
-def test_what_trains_is_sane(config: Config) -> None:
+def random_states() -> list[object]:
+    return [torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()]  # noqa: NPY002
+
+
+def test_what_trains_is_sane_and_the_global_generators_are_left_alone(config: Config) -> None:
     groups = [name for name in sanity_checks.GROUPS if name != "by_heart"]
+    before = random_states()
     report = sanity_checks.check(config, only=groups)
+    assert random_states() == before
+    assert report.contract is not None and "decoder.fusion" in {stage.name for stage in report.contract.stages}
     assert report.ok, str(report)
     assert set(words(report.checks).values()) <= {"ok", "skip"}
     assert check_named(report.checks, "GPU against CPU").judgement == ("ok" if torch.cuda.is_available() else "skip")
@@ -42,9 +49,8 @@ def test_data_without_any_text_fails_for_that_and_for_nothing_that_follows_from_
     assert words(report.checks)["gradients"] == words(report.checks)["one page overfitted"] == "skip"
 
 
-@pytest.mark.parametrize("decoder", ["fpn", "unet"])
-def test_both_decoders_keep_the_contract(config: Config, decoder: str) -> None:
-    report = sanity_checks.check(configs.apply(config, {"decoder": decoder}), only=["contract"])
+def test_the_other_decoder_keeps_the_contract(config: Config) -> None:
+    report = sanity_checks.check(configs.apply(config, {"decoder": "unet"}), only=["contract"])
     assert words(report.checks) == {"contract of a step": "ok", "gradients": "ok"}
     assert report.contract is not None and "decoder.fusion" in {stage.name for stage in report.contract.stages}
 
@@ -55,14 +61,6 @@ def test_groups_and_pages_that_do_not_exist(config: Config, tmp_path: Path) -> N
     (tmp_path / "data").mkdir()
     with pytest.raises(DataError):
         sanity_checks.check(configs.apply(config, {"data": str(tmp_path / "data")}))
-
-
-def test_the_global_generator_is_left_alone(config: Config) -> None:
-    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
-    sanity_checks.check(config, only=["data", "contract"])
-    after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
-    assert torch.equal(before[0], after[0])
-    assert before[1:] == after[1:]
 
 
 def test_a_check_that_raises_has_failed_and_the_others_go_on(config: Config) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -332,8 +333,10 @@ def _storages(batch: Any) -> set[int]:
 def prepare(variant: Mapping[str, Any]) -> None:
     """Switch what a variant asks for, until this process ends: eager where it traces, fp32, threads, mkldnn, cudnn."""
     if variant.get("trace"):
-        with contextlib.suppress(AttributeError, RuntimeError):  # before torch 2.6
-            torch.compiler.set_stance("force_eager")
+        os.environ["TORCH_COMPILE_DISABLE"] = "1"  # read when the compiler is imported, which takes seconds
+        if "torch._dynamo" in sys.modules:
+            with contextlib.suppress(AttributeError, RuntimeError):  # before torch 2.6
+                torch.compiler.set_stance("force_eager")
     if variant.get("fp32"):
         _without_autocast()
     if variant.get("threads"):
