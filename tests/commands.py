@@ -1,7 +1,5 @@
 """Many commands one after the other in one process, which imports torch once at most."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """What all tests share: threads that suit the machine, seeds, the shared data, skips for what the machine lacks."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import importlib.util

@@ -1,7 +1,5 @@
 """Compiled loops: imported late, with a cache where one can be written."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

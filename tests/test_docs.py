@@ -3,8 +3,6 @@
 A command that no test can run (a benchmark, several machines, an example of `--help`) is checked word by word.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """Errors and records: every part in one readable text, and JSON that any reader takes."""
 
-from __future__ import annotations
-
 import inspect
 import json
 

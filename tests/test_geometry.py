@@ -1,7 +1,5 @@
 """Polygons: area, order, judgement, offset, and the inverse of the shrink."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rules of the repository that a machine can check: imports, notebooks, and what must not be in a file."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import json

@@ -1,7 +1,5 @@
 """What is installed is what is needed: wheel, environment file and locks say the same as pyproject.toml."""
 
-from __future__ import annotations
-
 import ast
 import ensurepip
 import importlib

@@ -1,7 +1,5 @@
 """Files that may be a stranger's: pipes, devices, sockets and huge ones are refused, and nothing waits."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

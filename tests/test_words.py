@@ -1,7 +1,5 @@
 """Texts that people read: phrases that are never used, and how long the README, table cells and sentences may be."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

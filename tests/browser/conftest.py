@@ -4,8 +4,6 @@
 `program` starts a server of somebody else's (JupyterLab, voila) and waits until it answers.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The browser of these tests itself: it sees what is asked for and complained about, and reaches nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

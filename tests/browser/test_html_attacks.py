@@ -1,7 +1,5 @@
 """Sixty ways to put a script or a request into a page, in every place that a stranger's notebook or log has."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """08_inspect in a real browser, in JupyterLab and under voila: sliders move the picture, uploads are looked at."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time

@@ -1,7 +1,5 @@
 """JupyterLab as `make lab` starts it: the environment's own kernel, and every notebook from top to bottom."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

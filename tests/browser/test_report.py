@@ -1,7 +1,5 @@
 """Reports as a browser sees them: of a notebook with every kind of output, and of ocrlab notebooks that ran."""
 
-from __future__ import annotations
-
 import base64
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reports of what went wrong, as a browser sees them: they have to be as legible as those of what went well."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

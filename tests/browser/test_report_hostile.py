@@ -1,7 +1,5 @@
 """A notebook by somebody who means harm: its report runs nothing, asks for nothing, and cannot leave its place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

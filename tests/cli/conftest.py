@@ -1,7 +1,5 @@
 """Stand-ins for the learning half: commands are tested without torch, the real wiring is in test_end_to_end.py."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """A file that is far too large, or not what its name says, costs seconds and one clear sentence."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """`ocrlab diagnose` on logs, many reports, and what it knows."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

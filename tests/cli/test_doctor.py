@@ -1,7 +1,5 @@
 """`ocrlab doctor` as it is called: its exit status, its JSON, its table, and what it leaves behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """The four commands on real pages with the real learning half: made, trained for two steps, evaluated, predicted."""
 
-from __future__ import annotations
-
 import json
 import stat
 from pathlib import Path

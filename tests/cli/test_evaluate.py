@@ -1,7 +1,5 @@
 """`ocrlab evaluate`: what is scored on which pages, which settings, the figures; and the oracle."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Files, names and settings that a stranger could give a command: one clear error each, and nothing hangs."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

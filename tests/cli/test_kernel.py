@@ -1,7 +1,5 @@
 """`ocrlab kernel` and `ocrlab export`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

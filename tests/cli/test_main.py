@@ -1,7 +1,5 @@
 """The command around the commands: exit status, messages, one JSON object, signals."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`ocrlab memory`: fit, estimate, why and watch; their words and wrong use."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """One bad item of a stream costs itself: its neighbours are read, it is counted, and the exit status says so."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

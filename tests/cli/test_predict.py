@@ -1,7 +1,5 @@
 """`ocrlab predict`: paths and settings apart, lines of JSON, pages left out, the answer."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

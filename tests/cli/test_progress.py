@@ -1,7 +1,5 @@
 """Progress lines of a log: now and then, every validation, every warning."""
 
-from __future__ import annotations
-
 import io
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """The words of `ocrlab replay`, and what it answers where there is nothing to replay."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

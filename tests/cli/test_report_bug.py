@@ -1,7 +1,5 @@
 """`ocrlab report`: a bug report of two files, and any executed notebook as one HTML file."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

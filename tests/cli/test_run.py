@@ -1,7 +1,5 @@
 """`ocrlab run`: what it checks, what it leaves, what it answers, and what it leaves when it is stopped."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`ocrlab runs` as it is typed, and a table that fits every terminal."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`ocrlab samples`: make, check, convert and show, and wrong use of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`ocrlab train`: words to config, resume, debugging, the answer."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

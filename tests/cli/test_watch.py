@@ -1,7 +1,5 @@
 """`ocrlab watch`: words to options, the answer, `--json`, an old Python, and how little it costs to start."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

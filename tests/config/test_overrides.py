@@ -1,7 +1,5 @@
 """Words and YAML files as flat settings with the place they stand at; other names for settings, presets."""
 
-from __future__ import annotations
-
 import pytest
 
 from ocrlab.config.aliases import ALIASES, REFUSED, find

@@ -1,7 +1,5 @@
 """The config of a run: order of layers, errors in words, and files that read back equal."""
 
-from __future__ import annotations
-
 import stat
 
 import pytest

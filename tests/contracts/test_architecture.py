@@ -1,7 +1,5 @@
 """The layout of the package: layers, names in texts that lead somewhere, public names, what needs no torch."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

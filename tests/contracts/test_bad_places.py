@@ -1,7 +1,5 @@
 """Where little can be written: folders without the right to write, and a limit for the size of a file."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -3,8 +3,6 @@
 Programs are recorded, and commands run, as real processes; what must not be executed would leave a file.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """`make gpu` on a CPU: every stage runs to its end with stand-ins, so that no time on a card is spent on a slip."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What importing costs and touches: nothing heavy for `import ocrlab`, wandb for nobody who did not ask for it."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -1,7 +1,5 @@
 """Importing any module of ocrlab changes nothing in the process: no attribute of Python, of torch or of Lightning."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """An instrument that has ended leaves nothing in the process of the user, also where its block raised."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A pipe, a device, a socket or a link out of a folder under the name of a file: named, left out, never waited for."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

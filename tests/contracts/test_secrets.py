@@ -5,8 +5,6 @@ addresses; a token in a git remote; cloud keys of three providers. Looked for ar
 percent and base64 encoded, as JSON and HTML write them, with colour codes between them, and in the names of files.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import json

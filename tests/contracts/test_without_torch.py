@@ -1,7 +1,5 @@
 """The half that watches, where torch is missing or broken: a bare Python, an old one, a torch that kills or hangs."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Page order and crops: pure functions of seed, epoch and page."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import signal

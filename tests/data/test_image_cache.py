@@ -1,7 +1,5 @@
 """The image cache: each page is decoded once, nothing is stored beyond the limit, and a worker starts empty."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Images: every kind of file comes out as the same RGB, and one that cannot says why."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import os

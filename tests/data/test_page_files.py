@@ -1,7 +1,5 @@
 """Folders and files of a data set: layouts, and how images and annotations find each other."""
 
-from __future__ import annotations
-
 import unicodedata
 from pathlib import Path
 

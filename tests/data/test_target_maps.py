@@ -1,7 +1,5 @@
 """Target maps: equal to the stored reference, to the NumPy path, and sane on whatever polygons there are."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The one warp: image and polygons move together, and the inverse brings detections back."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import pytest

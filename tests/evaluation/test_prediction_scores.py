@@ -1,7 +1,5 @@
 """Other people's detections, read back and scored by name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Each fault ends as it says: by an exception, by a signal, not at all, or well. A few here, all of them under slow."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

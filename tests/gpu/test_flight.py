@@ -1,7 +1,5 @@
 """On a real device: errors that kernels make are recorded and, replayed, named where they were made."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """On a real device: watching never makes the host wait inside a step, and tells the same as on the CPU."""
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -1,7 +1,5 @@
 """Where the memory goes on a CUDA device: the allocator, the snapshot in torch's format, leaks by allocated bytes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

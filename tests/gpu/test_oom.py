@@ -1,7 +1,5 @@
 """On a real device: its own out-of-memory messages are split by cause, and the monitor sees who holds the memory."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """On a real device: kernels belong to modules, waits are measured by line, the share of the peak is plausible."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from typing import Any

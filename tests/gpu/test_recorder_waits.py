@@ -1,7 +1,5 @@
 """On a real device: the recorder makes no call that torch knows to wait for it, and finds what it finds on the CPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

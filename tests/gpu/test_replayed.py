@@ -1,7 +1,5 @@
 """A traced step on a GPU: indices are looked at before the kernel runs, and values are placed operator by operator."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

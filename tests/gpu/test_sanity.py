@@ -1,7 +1,5 @@
 """On a real device: the contract stops before an index reaches a kernel, and GPU and CPU agree on a training step."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

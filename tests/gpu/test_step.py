@@ -1,7 +1,5 @@
 """On a real device: no host synchronisation in loss and step, the loss in a CUDA graph, and equality with the CPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

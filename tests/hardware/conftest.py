@@ -1,7 +1,5 @@
 """Libraries of a driver that are compiled for a test."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Control groups of both versions, made up and, where this machine allows it, with a process that is really killed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The host probes on made-up machines: containers, threads of one core, WSL2, files that are not there."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

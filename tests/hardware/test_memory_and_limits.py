@@ -1,7 +1,5 @@
 """The memory of processes and groups, and limits that are tried: files written, threads started."""
 
-from __future__ import annotations
-
 import os
 import resource
 import socket

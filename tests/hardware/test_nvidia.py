@@ -1,7 +1,5 @@
 """NVML, the monitor and the driver by way of impostors: compiled libraries, scripts, made-up machines."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Probes of the environment: imports, packages, OpenMP, the smoke ladder, a DataLoader."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

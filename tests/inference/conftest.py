@@ -1,7 +1,5 @@
 """A detector that needs no training, and pages that it can read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

@@ -1,7 +1,5 @@
 """Checkpoints of strangers: one error that says what was given, and no advice to let the file run code."""
 
-from __future__ import annotations
-
 import os
 import resource
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which detector is used, and what it takes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

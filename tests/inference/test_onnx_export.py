@@ -1,7 +1,5 @@
 """ONNX: the same maps and polygons as torch, for any batch and size, with what a stranger has to know in the file."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

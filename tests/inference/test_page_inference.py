@@ -1,7 +1,5 @@
 """Pages through the network: any size, in order, bad ones, a broken network."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 

@@ -1,7 +1,5 @@
 """From files to files: what is a page, what is written, and what is never written over."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What is given away: small, the same bytes every time, nothing private; and its card."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A detector scored on annotated pages: by name, with what was left out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

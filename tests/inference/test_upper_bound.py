@@ -1,7 +1,5 @@
 """The oracle: what perfect maps reach, and what settings alone lose."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Both paths of the DB loss against the plain top-k formula, and what the device path must never do."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy

@@ -1,7 +1,5 @@
 """The contract that every encoder x decoder goes through."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 

@@ -1,7 +1,5 @@
 """The inference form of every encoder x decoder computes the same map, from the weights of that moment."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import itertools

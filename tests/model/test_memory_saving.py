@@ -1,7 +1,5 @@
 """Tests of ocrlab/model/memory_saving.py: less memory, and the numbers that they were."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What runs in the child: functions with events, and cells in a module of their own."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Code runs in a child of the notebook: what comes back, what is shown, and that nothing remains."""
 
-from __future__ import annotations
-
 import _thread
 import os
 import queue

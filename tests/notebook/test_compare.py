@@ -1,7 +1,5 @@
 """The comparing notebook: what it computes on the same pages, differences, curves, intervals."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

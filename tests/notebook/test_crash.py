@@ -1,7 +1,5 @@
 """The sections of the crash notebook, with verdicts made by hand; tests/notebooks/test_executed.py runs the whole."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

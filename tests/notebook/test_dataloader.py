@@ -1,7 +1,5 @@
 """What the loader's notebook shows, from plain figures, and what it judges."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The cell magic `%%isolated`, without a kernel: what it hands over, what comes back, what it survives."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import sys

@@ -1,7 +1,5 @@
 """A lab from setup to finish, without a kernel: what is displayed is caught where IPython would take it."""
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import os

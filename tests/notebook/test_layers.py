@@ -1,7 +1,5 @@
 """The sections of the layers notebook: maps, histograms, the table, and faults found where they were planted."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

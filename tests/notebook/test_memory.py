@@ -1,7 +1,5 @@
 """The sections of the memory notebook: what they say of figures that are known, and the leak that is planted."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from types import SimpleNamespace

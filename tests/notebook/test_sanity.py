@@ -1,7 +1,5 @@
 """The sections of the sanity notebook over real checks, over a report with a failure, and over one that has nothing."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import SimpleNamespace

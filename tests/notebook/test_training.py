@@ -1,7 +1,5 @@
 """The sections of the training notebook, over the sample pages and a detector that has learned nothing."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

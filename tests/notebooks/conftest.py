@@ -1,7 +1,5 @@
 """A notebook as a user runs it: plain papermill, in an empty folder."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every notebook as it is committed: a question, typed parameters with help, and one stable last line as its output."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The notebooks as a user runs them: papermill, from another folder, with good and with bad parameters."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

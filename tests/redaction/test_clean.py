@@ -1,7 +1,5 @@
 """What must not stand in a report, and what may."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """The value of a secret variable is found in every spelling."""
 
-from __future__ import annotations
-
 import base64
 import html
 import json

@@ -1,7 +1,5 @@
 """Values after the names of secrets, in the layouts that logs, tables and pages have."""
 
-from __future__ import annotations
-
 import pytest
 
 from ocrlab import redaction

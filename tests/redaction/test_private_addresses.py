@@ -1,7 +1,5 @@
 """Private addresses go, everybody's stay, and versions that look like addresses stay too."""
 
-from __future__ import annotations
-
 import pytest
 
 from ocrlab import redaction

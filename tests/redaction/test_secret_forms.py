@@ -3,8 +3,6 @@
 `secret_forms.txt` and `harmless_lines.txt` hold one of them a line.
 """
 
-from __future__ import annotations
-
 import base64
 import random
 import re

@@ -1,7 +1,5 @@
 """Secrets that show by their shape, wherever they stand, and tokens by what their issuers put in front."""
 
-from __future__ import annotations
-
 import random
 import string
 

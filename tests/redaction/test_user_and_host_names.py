@@ -1,7 +1,5 @@
 """Homes, users and hosts are replaced as whole words or parts of a path, and never inside ordinary text."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """Views stand alone, as HTML and as text: a verdict, the doctor's steps, progress, plots."""
 
-from __future__ import annotations
-
 import base64
 import re
 

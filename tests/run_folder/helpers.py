@@ -1,7 +1,5 @@
 """A run whose process still runs."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Files are whole or not there, private ones from their first byte on; errors are told completely."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """Errors of ocrlab's own code never reach the program, and are written down."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import sys

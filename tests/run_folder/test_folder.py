@@ -1,7 +1,5 @@
 """A run folder is new, private where it must be, closed whatever happens, and never hides the first error."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Ranks: which one a process is, what they say of their ends, torchrun's summary, and heartbeats."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

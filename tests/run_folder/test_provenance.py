@@ -1,7 +1,5 @@
 """The digest beside a file: only the user who wrote it on this machine can make it, and no training fails by it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

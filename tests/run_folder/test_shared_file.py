@@ -1,7 +1,5 @@
 """Files that outlive their writer: a full disk refuses as an error that can be caught, never by SIGBUS."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import shutil

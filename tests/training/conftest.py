@@ -1,7 +1,5 @@
 """A stand-in for wandb's server, on this machine: it stores what it receives, and can be as broken as servers are."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

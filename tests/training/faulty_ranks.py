@@ -4,8 +4,6 @@ Started so, it is the launcher; torchrun starts it again as each rank. Nothing o
 happens to the rank from outside or inside of its data set, at the given micro-batch.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

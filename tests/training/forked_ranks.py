@@ -3,8 +3,6 @@
 `python forked_ranks.py SCENARIO,... FOLDER` runs scenarios and leaves what each rank saw in FOLDER.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Choices for the machine, the optimiser, the lines about CUDA."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Averaging, schedule, and random states that survive a checkpoint read without pickle."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Training end to end on a handful of tiny pages: run folder, exact resume, failures that stay visible."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

@@ -1,7 +1,5 @@
 """What is looked at after a training: the figures of validation, pages from all over a split, maps kept for a few."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

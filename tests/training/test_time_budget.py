@@ -1,7 +1,5 @@
 """A training that has so many minutes; and one whose loss is NaN."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Pages for the data doctor: lines of print on paper with a little noise, boxed a pixel or two around the ink."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The data doctor on whole data sets: nothing on clean pages, each planted mistake by its kind and line."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The rules of the data doctor at their limits; test_audit_job.py has each kind of mistake on a whole page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the data doctor reads and writes: pages as they were written, contact sheets, the cleaned copy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

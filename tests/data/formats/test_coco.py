@@ -1,7 +1,5 @@
 """COCO and COCO-Text: tables that meet by number, outlines in four spellings, and what does not fit together."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

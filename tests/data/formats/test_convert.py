@@ -1,7 +1,5 @@
 """Conversion: every pair of formats gives back what was annotated; all or nothing, nothing overwritten."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

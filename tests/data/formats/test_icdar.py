@@ -1,7 +1,5 @@
 """ICDAR text and curved text: what real files hold is read, what cannot be read is named with its line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

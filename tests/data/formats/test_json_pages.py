@@ -1,7 +1,5 @@
 """JSON annotations: UFO and ocrlab's page as JSON lines, and the errors of broken ones."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Loading a split: boxes are judged once, a bad page is a problem and not the end, real data comes out whole."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

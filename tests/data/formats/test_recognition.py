@@ -1,7 +1,5 @@
 """A format is recognised by the content of a file, not by its name; an unknown or unclear one is an error."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Shards: what the ordinary formats give, they give; tars of anybody; what is wrong with them is named."""
 
-from __future__ import annotations
-
 import io
 import json
 import multiprocessing

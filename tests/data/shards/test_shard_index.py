@@ -1,7 +1,5 @@
 """The index of shards: made anew when it must be, read only when it need not, and never believed against the tar."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Shards are written so that others read them, in bounded files, the same bytes each time; and come back the same."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from pathlib import Path

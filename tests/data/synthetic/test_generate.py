@@ -1,7 +1,5 @@
 """Synthetic receipts: same bytes every time, exact polygons, like real receipts, not solved by a threshold."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A bisect from its runs to its sentence, over small programs that really run."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

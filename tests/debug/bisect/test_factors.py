@@ -1,7 +1,5 @@
 """Factors and samples of a bisect: what is flipped, and how it gets into a command."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

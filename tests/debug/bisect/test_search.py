@@ -1,7 +1,5 @@
 """Which factors or samples make a program fail, in how many runs, with programs that are rules."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """A program that hangs, and the findings from its stacks."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

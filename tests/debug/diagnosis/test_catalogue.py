@@ -1,7 +1,5 @@
 """The catalogue obeys its schema: every cause once, every example named by its own signatures, no slow pattern."""
 
-from __future__ import annotations
-
 import re
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From an incident to a verdict: order of errors, wrappers, advice, facts, and how sure."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What was measured from outside, as hits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

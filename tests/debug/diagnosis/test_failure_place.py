@@ -1,7 +1,5 @@
 """Where in the program's own code it happened."""
 
-from __future__ import annotations
-
 import traceback
 from pathlib import Path
 from typing import Any

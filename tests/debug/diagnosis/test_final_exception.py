@@ -1,7 +1,5 @@
 """The exception that ends a log outranks the noise before it."""
 
-from __future__ import annotations
-
 import pytest
 
 from ocrlab.debug.diagnosis.classify import classify

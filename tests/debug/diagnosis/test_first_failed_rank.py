@@ -1,7 +1,5 @@
 """The rank that failed first is named, and judged by its own words."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The first error of a program that hid it, from what its Python wrote down; and programs that hid nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

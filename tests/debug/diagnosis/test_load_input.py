@@ -1,7 +1,5 @@
 """A log, a run folder, a notebook or stdin as an incident; what a stranger stored is read with care."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """A log as typed records: exceptions with their chain, cells, and stacks of py-spy, faulthandler, gdb and Ctrl-C."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Text of a program as numbered lines, without what a launcher or a logger puts before each."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

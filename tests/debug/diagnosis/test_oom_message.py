@@ -1,7 +1,5 @@
 """The numbers of out-of-memory messages, and a GPU generation against what a wheel was built for."""
 
-from __future__ import annotations
-
 import pytest
 
 from ocrlab.debug.diagnosis import oom_message

@@ -1,7 +1,5 @@
 """What is left to do, and what is said where no cause is known."""
 
-from __future__ import annotations
-
 import pytest
 
 from ocrlab.debug.diagnosis import catalogue

@@ -1,7 +1,5 @@
 """A verdict in words and on disk."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

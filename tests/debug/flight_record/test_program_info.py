@@ -1,7 +1,5 @@
 """What lies beside a flight record: how the training was started, without its secrets, and a notebook's cells."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The ring: what was written is read back after any death, what was torn is seen, a full disk refuses at the start."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

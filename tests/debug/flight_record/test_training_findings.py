@@ -1,7 +1,5 @@
 """What the ranks of a training noticed, read as one, and where their records end, in one line."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page of a loader worker and the trail of a replayed step: their last words outlive the process."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Batches of every kind: their tensors by name, their size, a part of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

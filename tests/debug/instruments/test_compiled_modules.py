@@ -1,7 +1,5 @@
 """Modules that torch.compile replaced are told apart from those that only the flight recorder hooks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which errors leave a dead CUDA context, and that what is kept is never freed."""
 
-from __future__ import annotations
-
 import sys
 import weakref
 

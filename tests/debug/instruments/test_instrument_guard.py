@@ -1,7 +1,5 @@
 """An error of an instrument ends the instrument, never the training; hooks do not travel with copies of the model."""
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

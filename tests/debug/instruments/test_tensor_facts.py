@@ -1,7 +1,5 @@
 """The facts of one tensor, against NumPy, on tensors of every kind and layout."""
 
-from __future__ import annotations
-
 import math
 from collections import namedtuple
 from collections.abc import Callable

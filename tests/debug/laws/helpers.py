@@ -1,7 +1,5 @@
 """A small classification task, the observed step alone, and the findings of a report by their rule."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rules that hold before anything runs: modes, boxes in pixels, shared blocks, frozen parts."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """Findings: what is named, how, and with which advice."""
 
-from __future__ import annotations
-
 import math
 
 import torch

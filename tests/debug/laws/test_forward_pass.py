@@ -1,7 +1,5 @@
 """Numbers that pass through modules, with which nothing is learned."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The laws of a training step: each one broken by a small program, and held by the same program without the fault."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Losses of torch and own ones: what is compared, which way it is pushed, and parts without a gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

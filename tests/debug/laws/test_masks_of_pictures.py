@@ -1,7 +1,5 @@
 """Images and masks: what is named, and what is let alone."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Every rule of the contract on a step that breaks it, and none on steps that are right, written as users do."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a check takes back beside the weights: the batch, and what the model does not list."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rules of a step from its loss on."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from typing import Any

@@ -1,7 +1,5 @@
 """Whole answers: from logs, from run folders, for each of the diseases."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

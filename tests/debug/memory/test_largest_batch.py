@@ -1,7 +1,5 @@
 """The largest batch that fits: what a child's training says, and the search, with children that are played."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

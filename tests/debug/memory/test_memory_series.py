@@ -1,7 +1,5 @@
 """Series of memory from every source, and whether they grow."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Messages and measurements of an out-of-memory failure, and the kind and the remedy that follow."""
 
-from __future__ import annotations
-
 import pytest
 
 from ocrlab.debug.memory import explain_oom, oom_inputs

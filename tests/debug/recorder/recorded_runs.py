@@ -1,7 +1,5 @@
 """Recorded runs of these tests: the newest record of a folder, and a replay of it in this process."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

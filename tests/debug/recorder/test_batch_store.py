@@ -1,7 +1,5 @@
 """Raw batches: bounded in number and bytes, and given up alone where they cannot be written."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 import subprocess

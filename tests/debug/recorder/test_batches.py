@@ -1,7 +1,5 @@
 """Passes over the batches of a loop, also where it is left or goes wrong."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import threading

@@ -1,7 +1,5 @@
 """The recorder in Lightning: our own training and a foreign one, recorded and run again bit for bit."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pickle

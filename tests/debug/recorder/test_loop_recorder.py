@@ -1,8 +1,6 @@
 """A hand-written loop: recorded, then run again from a snapshot, each loss equal bit for bit."""
 
 # ruff: noqa: NPY002  # the global generator is what is tested
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """No error of the recorder reaches the training; each is printed in one line, and written with its traceback."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """`ocrlab.record` as a plain object and as a context, in programs of their own: what is recorded however they end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

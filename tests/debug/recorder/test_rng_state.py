@@ -1,8 +1,6 @@
 """Random states as bytes: taken without drawing, put back exactly, also between the two Gaussians of NumPy."""
 
 # ruff: noqa: NPY002  # the global generator is what is tested
-from __future__ import annotations
-
 import random
 import threading
 

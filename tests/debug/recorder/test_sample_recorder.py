@@ -1,7 +1,5 @@
 """A data set under observation: what its page says, and that nobody who asks it notices a difference."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

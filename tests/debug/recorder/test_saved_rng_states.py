@@ -1,7 +1,5 @@
 """What a program draws, from the import of the recorder on, a replay of it draws again."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

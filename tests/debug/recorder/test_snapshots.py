@@ -1,7 +1,5 @@
 """Snapshots: whole or not there, never two at once, bounded in number and time, readable without pickle."""
 
-from __future__ import annotations
-
 import collections
 import resource
 import signal

@@ -1,7 +1,5 @@
 """Stages: the top modules of a model, by the names that a person would use, on at most twenty hooks."""
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

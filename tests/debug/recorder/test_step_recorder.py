@@ -1,7 +1,5 @@
 """What both ways of recording share: losses of a device, dead CUDA contexts, kept batches, walks, whole states."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """What users train: scaler, several optimisers, dict batches, models that return dicts, compiled models."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

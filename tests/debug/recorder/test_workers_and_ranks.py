@@ -1,7 +1,5 @@
 """Workers of every start method, the ranks of a distributed training, and a run folder that is recorded into twice."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A replay that does not go on is looked into and ended: a step that never ends, a loader that loads nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

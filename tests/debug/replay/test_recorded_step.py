@@ -1,7 +1,5 @@
 """How a program is started again without the files written since its run began, and what has changed since."""
 
-from __future__ import annotations
-
 import json
 import time
 from importlib import metadata

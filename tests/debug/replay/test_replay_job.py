@@ -1,7 +1,5 @@
 """`ocrlab replay` from the outside: programs with planted faults are recorded, die, and are replayed."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

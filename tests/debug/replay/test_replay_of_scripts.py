@@ -1,7 +1,5 @@
 """A script without a DataLoader, as nanoGPT's train.py is: recorded with two lines, it dies, and is replayed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The words of a replay: one sentence that names place, values, samples and what makes the fault go away."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What compute-sanitizer reports, in the forms of its versions, and what anomaly mode says."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What a child has left, read: whose loading failed and how, and how it ended."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Which cells of the matrix follow from what the first one has shown, and whether the faults of two cells are one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace

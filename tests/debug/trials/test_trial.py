@@ -1,7 +1,5 @@
 """How a program failed, in words that two failures of one cause share; and a command that is run again."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A terminal with a person at it, and children that are found again by a mark in their environment."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

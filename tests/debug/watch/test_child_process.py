@@ -1,7 +1,5 @@
 """The guard: it tells how everything ends, leaves nothing, and gives the program the signals of its parent."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Hints about a program whose only sign of success is its exit status."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

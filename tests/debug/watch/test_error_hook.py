@@ -1,7 +1,5 @@
 """Errors that a program hides, under `ocrlab watch` from beginning to end; what the hook reads and where it is put."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

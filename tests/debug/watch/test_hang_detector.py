@@ -1,7 +1,5 @@
 """The clock of silence, with a made-up time: what ends it, and what does not."""
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -1,7 +1,5 @@
 """From what is known to a verdict on disk, in a run folder, and a few words."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a watched Python reports about its errors, in programs that really fail, on each Python of this machine."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

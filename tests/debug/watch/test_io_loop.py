@@ -1,7 +1,5 @@
 """Streams in the order in which they were written, and job control under a real shell: Ctrl-Z, fg, the background."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

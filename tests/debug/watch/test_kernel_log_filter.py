@@ -1,7 +1,5 @@
 """Lines of the kernel log: ours are kept, those about others are not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Silence: hangs that are ended, suspicions that are taken back, limits, and folders that cannot be written."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

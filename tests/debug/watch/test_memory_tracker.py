@@ -1,7 +1,5 @@
 """Memory and OOM kills of a watched program, as its watcher counts them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """On a terminal: size, colours, keys, Ctrl-C, Ctrl-Z, `breakpoint()`, and the way back."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

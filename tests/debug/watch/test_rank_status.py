@@ -1,7 +1,5 @@
 """What is known of each rank of a watched training, from its own record, the launcher, heartbeats and /proc."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

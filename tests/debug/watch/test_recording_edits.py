@@ -1,7 +1,5 @@
 """`ocrlab watch --record` adds the flight recorder to a script in memory; without it the edits are printed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

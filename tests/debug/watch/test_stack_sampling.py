@@ -1,7 +1,5 @@
 """What counts as progress: counters of /proc and frames that move."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

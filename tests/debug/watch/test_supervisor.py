@@ -1,7 +1,5 @@
 """Real programs that end in every way: exit status, verdict and sentinel, and nothing is left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """CLEval against the published evaluator's figures, page by page and by hand."""
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile

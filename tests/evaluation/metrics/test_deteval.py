@@ -1,7 +1,5 @@
 """DetEval by hand, rule by rule; benchmarks/metrics.py runs the published evaluator beside ours."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The IoU protocol: equal to the published evaluator, plain rules by hand, and nothing that a detector can break."""
 
-from __future__ import annotations
-
 import json
 import math
 import warnings

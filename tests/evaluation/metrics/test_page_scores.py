@@ -1,7 +1,5 @@
 """All three protocols at once: the same as each alone, sums that add up, and what no detector may gain from."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The paired bootstrap: a real difference is reported, chance is not, and hard pages weigh for both."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

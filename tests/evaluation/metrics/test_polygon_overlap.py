@@ -1,7 +1,5 @@
 """Areas against shapely's, on anything a detector can make up; and nothing that raises."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import shapely

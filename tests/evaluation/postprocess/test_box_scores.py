@@ -1,7 +1,5 @@
 """Masks, scores, outlines and rectangles: the pixels that the published method reads, Clipper's offsets."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import pyclipper

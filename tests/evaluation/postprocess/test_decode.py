@@ -1,7 +1,5 @@
 """`decode` from end to end: the published figures, boxes drawn and found again, pages, and input that is not a map."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Polygons of many points: corners are kept, holes and pieces do not come back, curved text stays curved."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import pyclipper

@@ -1,7 +1,5 @@
 """What the tests of the doctor share: probes that misbehave, asks for them, and a libcuda that is none."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

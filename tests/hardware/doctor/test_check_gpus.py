@@ -1,7 +1,5 @@
 """Every state of a driver and a card has its cause and its remedy; first with a fake libcuda, then with real torch."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """What the doctor judges of machine, packages and training, from what the probes measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Packages and imports: missing, mixed, shadowed, slow, broken, or as they should be."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report is always complete: no check can stop the ladder, and what misbehaves is itself a finding."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

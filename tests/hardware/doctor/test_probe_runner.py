@@ -1,7 +1,5 @@
 """A child can do no harm: whatever it does, its end is reported in time, and nothing of it is left."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Who holds what a real process waits for: a pipe's other end, a file's lock, a server."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

@@ -1,7 +1,5 @@
 """The words of several kernels about what they killed and what trapped, and a log that is closed."""
 
-from __future__ import annotations
-
 import errno
 import os
 import time

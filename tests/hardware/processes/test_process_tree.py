@@ -1,7 +1,5 @@
 """Process trees of real programs: who started whom, what part each plays, and what vanishes meanwhile."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Stacks of real processes: with the lock held, stopped, gone, silent, of another user, and without py-spy."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

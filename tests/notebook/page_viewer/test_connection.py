@@ -1,7 +1,5 @@
 """The line to the detector's child: answers, errors as sentences, deaths with their cause, no wait without an end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The page with its sliders, without a browser: what each of them changes, uploads, and the message when it fails."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """The page viewer: what its child computes, the line to it, uploads, and how a page is drawn."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """A bug report fills itself in from whatever was left, and says what it does not know."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

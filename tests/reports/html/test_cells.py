@@ -1,7 +1,5 @@
 """Cells as HTML: of every bundle the side that needs no script; terminal output, Markdown, tables."""
 
-from __future__ import annotations
-
 import base64
 import io
 import math

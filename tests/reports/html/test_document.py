@@ -1,7 +1,5 @@
 """The report of an executed notebook: outcome first, nothing fetched, code folded."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

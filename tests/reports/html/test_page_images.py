@@ -1,7 +1,5 @@
 """Pictures of pages and maps: small, with the polygons as vectors over them and words beside them."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

@@ -1,7 +1,5 @@
 """Strangers' HTML and CSS: what runs, fetches or leaves its place goes, everything else stays."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

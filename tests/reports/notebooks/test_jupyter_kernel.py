@@ -1,7 +1,5 @@
 """A kernel seen from outside, played by small programs: what it says, its stack, its family, its end."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Notebooks whose kernel dies or hangs, executed by papermill with the engine `ocrlab`: each tells the truth."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

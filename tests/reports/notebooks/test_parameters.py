@@ -1,7 +1,5 @@
 """Parameters: what papermill lets through is refused here, in one message, before a kernel starts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

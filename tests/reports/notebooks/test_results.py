@@ -1,7 +1,5 @@
 """How a notebook ended: outcome, result, marks in the file, limits."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

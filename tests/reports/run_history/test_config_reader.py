@@ -1,7 +1,5 @@
 """config.yaml as flat settings: what `config.save` writes comes back, and what is not a config is refused in words."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

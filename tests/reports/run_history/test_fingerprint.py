@@ -1,7 +1,5 @@
 """Fingerprints: the same failure has one name on every machine, and another failure another one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

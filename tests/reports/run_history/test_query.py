@@ -1,7 +1,5 @@
 """Filters and orders of runs, and the settings in which they differ."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 from typing import Any
 

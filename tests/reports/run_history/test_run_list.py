@@ -1,7 +1,5 @@
 """Whatever lies in a folder, each run is listed as what it is: good, failed, dead, torn, or somebody's trap."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

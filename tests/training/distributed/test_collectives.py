@@ -1,7 +1,5 @@
 """Several ranks against one process: real processes over gloo, with the environment that torchrun and srun give."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

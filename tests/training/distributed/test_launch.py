@@ -1,7 +1,5 @@
 """torchrun under watch: a rank that dies, hangs or diverges is named, and no process remains."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The one run folder of all ranks: what its sentinel says of the rank that failed first."""
 
-from __future__ import annotations
-
 import pytest
 
 from ocrlab.errors import RunError, WeightsError

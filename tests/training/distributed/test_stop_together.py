@@ -1,7 +1,5 @@
 """Ranks stop at the same step, one whose batches differ is named by all, and a training that hangs is ended."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

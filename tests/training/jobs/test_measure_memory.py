@@ -1,7 +1,5 @@
 """What the jobs of ocrlab's own children do: measure memory until their limit, and a bisect's trial."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The detector of a config, and the checks of a report by name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

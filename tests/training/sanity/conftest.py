@@ -1,7 +1,5 @@
 """A small config, the receipts that ship, and a batch of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Each check of the data: ok on the receipts, failing on the defect that it is there for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

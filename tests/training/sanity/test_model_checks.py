@@ -1,7 +1,5 @@
 """Each check of the network: ok on the detector, failing on the defect that it is there for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The reference of the loss against autograd, and wrong losses against the reference."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

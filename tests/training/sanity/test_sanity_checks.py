@@ -1,7 +1,5 @@
 """The whole report: every check is ok on what ships, and what is broken is named in it."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

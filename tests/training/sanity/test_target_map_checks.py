@@ -1,7 +1,5 @@
 """Ranges of the target maps and how they lie to each other; each broken once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

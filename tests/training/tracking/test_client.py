@@ -1,7 +1,5 @@
 """Tracking never blocks, never raises and never hangs training, whatever a package named wandb does."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import signal

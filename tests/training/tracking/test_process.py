@@ -1,7 +1,5 @@
 """The tracker's process: one line of an error, pictures removed, and an end also where nobody ends it."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

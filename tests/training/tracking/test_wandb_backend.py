@@ -1,7 +1,5 @@
 """The real wandb, offline and against a stand-in server (conftest.py) that is well or as broken as servers are."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os

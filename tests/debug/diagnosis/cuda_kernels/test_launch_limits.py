@@ -1,7 +1,5 @@
 """Limits of kernel launches, what the compiler says of kernels, and Nsight Compute's tables."""
 
-from __future__ import annotations
-
 import importlib.util
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Hangs that are named: of real programs that really hang, and of captured and made-up stacks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

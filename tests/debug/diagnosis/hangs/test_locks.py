@@ -1,7 +1,5 @@
 """Who should have woken the main thread: locks, rings of processes, DataLoaders."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

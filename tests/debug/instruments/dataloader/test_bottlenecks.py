@@ -1,7 +1,5 @@
 """Why data come late, in words: slow samples, too few cores, workers that start again."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from typing import Any

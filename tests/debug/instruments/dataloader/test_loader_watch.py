@@ -1,7 +1,5 @@
 """A watched loader gives the same batches, and says what it waits for: slow samples, deaths, memory, odd loaders."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """The first NaN or Inf: whose sample it is, what a mask of attention may hold, and what an exception left."""
 
-from __future__ import annotations
-
 import math
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Watching modules in trainings of many kinds: what is reported, that nothing is changed, and that no hook stays."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import math

@@ -1,7 +1,5 @@
 """Leaks: each kind is found with its line, bounded growth is not reported, and nothing is left behind."""
 
-from __future__ import annotations
-
 import collections
 import copy
 import functools

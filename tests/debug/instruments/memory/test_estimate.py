@@ -1,7 +1,5 @@
 """The estimate of a step: exact where it can be counted by hand, and equal to what a real step holds."""
 
-from __future__ import annotations
-
 import gc
 from typing import Any
 

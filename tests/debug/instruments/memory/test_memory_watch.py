@@ -1,7 +1,5 @@
 """Where the memory goes: every storage once, by kind, by module, and the training is not changed by being watched."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 import subprocess

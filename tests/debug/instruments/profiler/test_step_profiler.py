@@ -1,7 +1,5 @@
 """Profiled steps are listed by operator, module and source line, and compute the same as without the profiler."""
 
-from __future__ import annotations
-
 import gzip
 import inspect
 import json

@@ -1,7 +1,5 @@
 """A GradScaler that the step bypasses, or that clipping forgets, is reported; the right order is not."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Laws of a whole training, by recorded loops: accumulation, copies that move, whole batches, sets that overlap."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

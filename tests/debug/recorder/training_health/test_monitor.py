@@ -1,7 +1,5 @@
 """Trainings that end without an error and learn nothing are reported; trainings that learn are not."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@ CPU tensors stand for those of a device: torch's own functions that read a value
 arrived.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

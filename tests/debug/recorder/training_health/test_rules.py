@@ -1,7 +1,5 @@
 """Reports about the recorded figures, and loops with faults that no single step shows."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator

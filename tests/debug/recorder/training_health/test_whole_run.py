@@ -1,7 +1,5 @@
 """What only a whole run shows: outputs that collapse, samples never drawn, weights reset, other validation data."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path

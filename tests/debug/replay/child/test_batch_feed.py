@@ -1,7 +1,5 @@
 """Batches of a replay: which of a record are made again, of single samples, of streams, and without a loader."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

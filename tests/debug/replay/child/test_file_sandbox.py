@@ -1,7 +1,5 @@
 """A replayed program finds what it has written, and nothing of the user's is written over or removed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """Runs whose record does not reach back to their beginning are made again from there, with all that they keep."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

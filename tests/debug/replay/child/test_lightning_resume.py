@@ -1,7 +1,5 @@
 """A replay inside a Lightning trainer: steps get other batches than its hooks, and epochs may end on the way."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The cells of a notebook are executed again: a training in a real kernel, and what a replay must not do."""
 
-from __future__ import annotations
-
 import sys
 import types
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One rank of several is replayed alone, however its program starts them, and nobody waits for the others."""
 
-from __future__ import annotations
-
 import copy
 import json
 import sys

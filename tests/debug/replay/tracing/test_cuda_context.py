@@ -2,8 +2,6 @@
 device, and nothing is read from it afterwards.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What made the NaN of a batch while it was loaded: an operator of torch's, one of NumPy's, or nobody."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the first fault of a step is where the program says something else, and whose it is."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Names of modules, nodes, operators, functions and values of a traced step, and the limits of its indices."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

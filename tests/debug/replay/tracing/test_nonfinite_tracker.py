@@ -1,7 +1,5 @@
 """What is known of NaN and Inf beyond the batch in which they arose, and of a batch of two batches."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Each sample in a fork of its own: what one does harms nobody else."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A program that fetches batches ahead: whose step and whose samples it is."""
 
-from __future__ import annotations
-
 import json
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """After a sort by length or a transpose, row 3 is not sample 3: the samples are then guesses, to be tried alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

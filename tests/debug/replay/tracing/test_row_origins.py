@@ -1,7 +1,5 @@
 """Rows of a batch that are not one for each sample: images that could not be read are left out, pages give crops."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A traced step on a GPU, with torch's CUDA calls mocked: kernels fail late, and are placed where they were started."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

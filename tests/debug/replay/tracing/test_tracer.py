@@ -1,7 +1,5 @@
 """A traced step: every kind of fault is placed by module, phase, operator, sample and pixel, and nothing is changed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
