@@ -80,9 +80,7 @@ def elsewhere(browser: Any) -> list[str]:
 
 
 @pytest.mark.slow  # minutes on a busy machine
-def test_sliders_and_uploads_work_in_jupyterlab(
-    browser: Any, lab: Callable[..., str], notebooks: Path, run_all: Callable[..., str], root: Path, tmp_path: Path
-) -> None:
+def test_sliders_and_uploads_work_in_jupyterlab(browser, lab, notebooks, run_all, root, tmp_path):
     assert run_all(browser, lab(notebooks), NAME) == "PASS"
     browser.wait(PICTURE)
     moved(browser)
@@ -92,9 +90,7 @@ def test_sliders_and_uploads_work_in_jupyterlab(
 
 
 @pytest.mark.slow
-def test_sliders_and_uploads_work_under_voila(
-    browser: Any, voila: Callable[[Path], str], notebooks: Path, root: Path, tmp_path: Path
-) -> None:
+def test_sliders_and_uploads_work_under_voila(browser, voila, notebooks, root, tmp_path):
     browser.driver.set_page_load_timeout(240)  # voila answers when the last cell has run
     browser.open(voila(notebooks / NAME))
     browser.wait(PICTURE, 60)
@@ -110,9 +106,7 @@ def test_sliders_and_uploads_work_under_voila(
 
 
 @pytest.mark.slow
-def test_a_slider_answers_while_it_is_dragged(
-    browser: Any, lab: Callable[..., str], notebooks: Path, run_all: Callable[..., str]
-) -> None:
+def test_a_slider_answers_while_it_is_dragged(browser, lab, notebooks, run_all):
     """The median of ten moves is in the picture within a quarter of a second, also on a busy machine."""
     from selenium.webdriver.common.keys import Keys
 

@@ -5,9 +5,7 @@ import re
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,9 +19,7 @@ NAMES = sorted(path.name for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_runs_from_top_to_bottom(
-    browser: Any, lab: Callable[..., str], notebooks: Path, run_all: Callable[..., str], name: str, tmp_path: Path
-) -> None:
+def test_a_notebook_runs_from_top_to_bottom(browser, lab, notebooks, run_all, name, tmp_path):
     url = lab(notebooks)
     began = time.monotonic()
     word = run_all(browser, url, name, 500)
@@ -58,9 +54,7 @@ def kernel_of(url: str, folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prefer", ["1", "0"])
-def test_the_environments_own_kernel_starts_also_next_to_the_users_own(
-    program: Callable[..., str], jupyter: dict[str, str], notebooks: Path, tmp_path: Path, prefer: str
-) -> None:
+def test_the_environments_own_kernel_starts_also_next_to_the_users_own(program, jupyter, notebooks, tmp_path, prefer):
     """Without JUPYTER_PREFER_ENV_PATH, which the Makefile sets, it would be the user's."""
     theirs = Path(jupyter["JUPYTER_DATA_DIR"], "kernels", "python3")
     theirs.mkdir(parents=True)

@@ -1,9 +1,7 @@
 """Reports of what went wrong, as a browser sees them: they have to be as legible as those of what went well."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
@@ -67,9 +65,7 @@ def of_a_run(folder: Path, _root: Path) -> Path:
     [of_ours, of_a_run, of_a_kernel_that_dies]
     + [pytest.param(make, marks=pytest.mark.slow) for make in (of_a_log_that_says_nothing, of_a_cell_that_raises)],
 )
-def test_a_report_of_a_failure(
-    browser: Any, make: Callable[[Path, Path], Path], root: Path, tmp_path: Path, monkeypatch, capsys
-) -> None:
+def test_a_report_of_a_failure(browser, make, root, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     page = make(tmp_path, root)
     figures = judged(browser, page, outcome_css="main p" if make is of_a_run else ".outcome")

@@ -41,9 +41,7 @@ def test_any_program_by_words_and_variables(bisect: Callable[..., tuple[int, str
     assert Path(record["file"]).is_relative_to(tmp_path / "runs")
 
 
-def test_a_run_folder_keeps_every_record_and_makes_no_run_twice(
-    bisect: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
+def test_a_run_folder_keeps_every_record_and_makes_no_run_twice(bisect, tmp_path):
     assert cli.main(["watch", "--run-dir", "bad", "--", sys.executable, "-c", "raise KeyError('bug')"]) == 1
     first = bisect("--json", "bad", *program("workers=4:0", "AMP=1:1x"))
     second = bisect("--json", "bad", *program("workers=4:0", "AMP=1:1x"))
@@ -114,9 +112,7 @@ def test_a_mended_file_is_run_again(bisect: Callable[..., tuple[int, str, str]],
         (("no_such_key=2",), "no_such_key"),
     ],
 )
-def test_wrong_use_is_reported_before_anything_runs(
-    bisect: Callable[..., tuple[int, str, str]], words: tuple[str, ...], message: str, tmp_path: Path
-) -> None:
+def test_wrong_use_is_reported_before_anything_runs(bisect, words, message, tmp_path):
     status, _, err = bisect(*words)
     assert (status, message in err) == (2, True), err
     assert not (tmp_path / "runs").exists()

@@ -48,9 +48,7 @@ def write_page(folder: Path, name: str = "a", split: str = "train", label: str =
     ],
     ids=" ".join,
 )
-def test_a_name_is_shown_and_not_obeyed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+def test_a_name_is_shown_and_not_obeyed(tmp_path, monkeypatch, capfd, words):
     monkeypatch.chdir(tmp_path)
     write_page(Path(HOSTILE), HOSTILE, label="garbage")
     Path(HOSTILE, f"train/images/{HOSTILE}2.png").write_text("no image")
@@ -115,9 +113,7 @@ INPUTS: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
 
 
 @pytest.mark.parametrize("what", INPUTS)
-def test_a_hostile_input_has_one_clear_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], what: str
-) -> None:
+def test_a_hostile_input_has_one_clear_error(tmp_path, monkeypatch, capfd, what):
     monkeypatch.chdir(tmp_path)
     make, words, says = INPUTS[what]
     name = "X" + {"weights": ".ckpt", "a confi": ".yaml", "a noteb": ".ipynb"}.get(what[:7], "")

@@ -39,9 +39,7 @@ def fitted(batch: int, proven: str, **more: object) -> Fit:
         (["trainer.accelerator=cpu", "--limit", "0"], "--limit"),
     ],
 )
-def test_wrong_words_are_refused_before_anything_is_started(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_words_are_refused_before_anything_is_started(words, message, capsys):
     assert main(["memory", "fit", *words]) == 2
     assert message in capsys.readouterr().err
 

@@ -91,9 +91,7 @@ def test_runs_can_be_named_singly_and_by_fingerprint(folder: Path, capsys: pytes
         (["--bogus"], "--bogus"),
     ],
 )
-def test_mistakes_get_a_sentence(
-    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
+def test_mistakes_get_a_sentence(folder, capsys, words, message):
     assert cli.main(["runs", *words]) == 2
     assert message in capsys.readouterr().err
 

@@ -92,8 +92,8 @@ def test_a_cleaned_copy_is_clean(data: Path, tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize("option", ["--out", "--clean"])
 def test_a_place_that_cannot_be_written_is_reported_before_the_pages_are_read(
-    option: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    option, data, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ocrlab.data.audit.check", None)
     (tmp_path / "file").touch()

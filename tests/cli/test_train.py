@@ -292,9 +292,7 @@ def test_it_reads_the_places_as_the_config_does(text: str, words: list[str], tmp
     assert train_preflight.read_places(file, words) == wanted
 
 
-def test_an_unusable_place_for_runs_is_reported_before_torch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unusable_place_for_runs_is_reported_before_torch(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ocrlab.run_folder.watcher_link.watched", lambda: False)  # as a person's command is not
     (tmp_path / "file").write_text("")

@@ -70,9 +70,7 @@ def test_errors_of_the_decoder_pass_through() -> None:
         Cache(GB).get(Path("1.jpg"), fail)
 
 
-def test_the_disk_cache_of_older_configs_is_one_in_memory_and_a_sentence_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_disk_cache_of_older_configs_is_one_in_memory_and_a_sentence_says_so(tmp_path, caplog):
     file = tmp_path / "config.yaml"
     file.write_text("runtime:\n  cache: disk\n")
     for path, overrides in ((file, []), (None, ["runtime.cache=disk"])):

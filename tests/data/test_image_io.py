@@ -103,9 +103,7 @@ THUMBNAIL = b"Exif\0\0II*\0\x08\0\0\0\0\0\xff\xd8\xff\xda\xff\xd9"  # its end is
     [("a.jpg", {}), ("a.jpg", {"progressive": True}), ("a.jpg", {"exif": THUMBNAIL}), ("a.png", {}), ("a.bmp", {})],
 )
 @pytest.mark.parametrize("part", [0.3, 0.6, 0.9])
-def test_a_cut_file_is_named(
-    tmp_path: Path, picture: NDArray[np.uint8], options: tuple[str, dict[str, object]], part: float
-) -> None:
+def test_a_cut_file_is_named(tmp_path, picture, options, part):
     name, how = options
     noise = np.random.default_rng(0).integers(0, 255, (120, 160, 3), np.uint8)
     path = save(tmp_path / name, Image.fromarray(noise), **how)
@@ -177,9 +175,7 @@ def test_a_size_bomb_is_not_decoded(tmp_path: Path, side: int, mode: str) -> Non
 
 
 @pytest.mark.parametrize(("scans", "side", "says"), [(101, 64, "106 scans"), (1, 10_300, "bytes of memory")])
-def test_a_progressive_jpeg_of_many_scans_or_pixels_is_not_decoded(
-    tmp_path: Path, scans: int, side: int, says: str
-) -> None:
+def test_a_progressive_jpeg_of_many_scans_or_pixels_is_not_decoded(tmp_path, scans, side, says):
     path = save(tmp_path / "a.jpg", Image.new("L", (64, 64), 99), progressive=True)
     data = path.read_bytes()
     size = data.index(b"\xff\xc2") + 5
@@ -221,9 +217,7 @@ STRANGE = ("EPS", "PPM", "TGA", "PCX", "SGI", "ICO", "JPEG2000", "PDF")
 
 
 @pytest.mark.parametrize("form", STRANGE)
-def test_the_content_decides_which_decoder_starts_and_only_those_of_images_do(
-    tmp_path: Path, picture: NDArray[np.uint8], form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_content_decides_which_decoder_starts_and_only_those_of_images_do(tmp_path, picture, form, monkeypatch):
     """Pillow starts Ghostscript for an EPS, whatever its name is."""
     ghostscript = tmp_path / "bin" / "gs"
     ghostscript.parent.mkdir()

@@ -84,9 +84,7 @@ def test_texts_are_read_but_confidences_are_none(data: Path, tmp_path: Path) -> 
         "another image.*Given: 200 x 50.*Needed: 100 x 50",
     ),
 ])  # fmt: skip
-def test_what_does_not_fit_is_a_single_clear_error(
-    texts: dict[str, str], message: str, data: Path, tmp_path: Path
-) -> None:
+def test_what_does_not_fit_is_a_single_clear_error(texts, message, data, tmp_path):
     with pytest.raises(DataError, match=message):
         hmean(data, files(tmp_path / "found", texts))
 

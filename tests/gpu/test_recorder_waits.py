@@ -1,7 +1,5 @@
 """On a real device: the recorder makes no call that torch knows to wait for it, and finds what it finds on the CPU."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -16,9 +14,7 @@ pytestmark = [pytest.mark.gpu]
 
 @pytest.mark.parametrize("is_moved_before", [False, True], ids=["batch on the host", "batch on the device"])
 @pytest.mark.parametrize("fault", ["", "shuffled", "collapsed", "scales"])
-def test_a_classifier_with_validation_is_recorded_without_a_wait(
-    tmp_path: Path, fault: str, is_moved_before: bool
-) -> None:
+def test_a_classifier_with_validation_is_recorded_without_a_wait(tmp_path, fault, is_moved_before):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.1), nn.ReLU(), nn.Linear(32, 4))
     if fault == "collapsed":

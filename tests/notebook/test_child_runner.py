@@ -50,9 +50,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sys.modules.pop("work_of_child")
 
 
-def test_the_value_comes_back_from_another_process_and_its_output_streams(
-    module: Any, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_the_value_comes_back_from_another_process_and_its_output_streams(module, tmp_path, capsys):
     value, pid = child_runner.call(module.add, (2,), {"b": 3}, Options(tmp_path / "run"))
     assert value == 5
     assert pid != os.getpid()
@@ -60,9 +58,7 @@ def test_the_value_comes_back_from_another_process_and_its_output_streams(
     assert (captured.out, captured.err) == ("adding\n", "quietly\n")
 
 
-def test_a_child_that_dies_shows_a_verdict_and_the_kernel_lives(
-    module: Any, tmp_path: Path, shown: list[Any], capsys: pytest.CaptureFixture
-) -> None:
+def test_a_child_that_dies_shows_a_verdict_and_the_kernel_lives(module, tmp_path, shown, capsys):
     with pytest.raises(child_runner.ChildFailed, match="The child died of SIGSEGV") as caught:
         child_runner.call(module.die, (), {}, Options(tmp_path / "run"))
     assert caught.value.word == "CRASHED"
@@ -86,9 +82,7 @@ def test_a_limit_is_reported_and_not_the_signal_that_it_sent(module: Any, tmp_pa
 @pytest.mark.parametrize(
     ("causes", "printed"), [([Cause("native.segv", 0.9)], ""), ([], "ocrlab watch: the program hangs; it is ended\n")]
 )
-def test_the_line_of_the_watch_is_printed_only_where_no_block_shows_it(
-    causes: list[Cause], printed: str, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_the_line_of_the_watch_is_printed_only_where_no_block_shows_it(causes, printed, tmp_path, capsys):
     chunks: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
     text = incident.summary("the program hangs; it is ended", Verdict(None, "hung", causes=causes), tmp_path)
     chunks.put((2, f"{text}\n".encode()))
@@ -101,9 +95,7 @@ def test_a_child_that_leaves_by_itself_brings_nothing_back(module: Any, tmp_path
         child_runner.call(module.leave, (), {}, Options(tmp_path / "run"))
 
 
-def test_an_exception_shows_the_traceback_of_the_function_alone(
-    module: Any, tmp_path: Path, shown: list[Any], capsys: pytest.CaptureFixture
-) -> None:
+def test_an_exception_shows_the_traceback_of_the_function_alone(module, tmp_path, shown, capsys):
     with pytest.raises(child_runner.ChildFailed) as caught:
         child_runner.call(module.wrong, (), {}, Options(tmp_path / "run"))
     assert caught.value.word == "FAIL"
@@ -141,9 +133,7 @@ def test_a_function_of_the_notebook_itself_is_refused_with_a_way_out(tmp_path: P
         child_runner.call(time.sleep, (threading.Lock(),), {}, Options(tmp_path / "run"))
 
 
-def test_a_flood_is_cut_where_a_browser_would_drown(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_flood_is_cut_where_a_browser_would_drown(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(child_runner, "LONGEST", 1000)
     command = [sys.executable, "-c", "for _ in range(1000): print('x' * 99)"]
     ended = child_runner.follow(command, Options(tmp_path / "run"))

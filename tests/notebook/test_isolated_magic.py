@@ -34,9 +34,7 @@ def test_names_go_in_and_come_back(namespace: dict[str, Any], capsys: pytest.Cap
     assert "stuck stayed in the child" in captured.err
 
 
-def test_a_value_whose_module_the_notebook_lacks_is_shown_and_reported(
-    namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_value_whose_module_the_notebook_lacks_is_shown_and_reported(namespace, monkeypatch, capsys):
     """`uuid` stands for pandas: its class is not known in the notebook, but well in the child."""
     monkeypatch.setattr(isolated_magic, "loads", _lacking)
     displayed: list[Any] = []

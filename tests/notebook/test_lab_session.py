@@ -60,9 +60,7 @@ def trained(folder: Path) -> SimpleNamespace:
     return SimpleNamespace(folder=folder, status="success", metrics={"hmean@0.5": 0.9}, checkpoint=checkpoint)
 
 
-def test_incomplete_until_it_is_finished(
-    shown: Shown, namespace: dict[str, Any], capsys: pytest.CaptureFixture
-) -> None:
+def test_incomplete_until_it_is_finished(shown, namespace, capsys):
     lab = setup(namespace)
     assert outcomes(shown) == ["INCOMPLETE"]
     top = next(iter(shown.values()))
@@ -76,9 +74,7 @@ def test_incomplete_until_it_is_finished(
 
 
 @pytest.mark.parametrize(("value", "word"), [(0.9, "PASS"), (0.75, "WARN"), (0.3, "FAIL"), (float("nan"), "FAIL")])
-def test_the_last_line_has_stable_words(
-    value: float, word: str, shown: Shown, namespace: dict[str, Any], capsys: pytest.CaptureFixture
-) -> None:
+def test_the_last_line_has_stable_words(value, word, shown, namespace, capsys):
     lab = setup(namespace)
     lab.outcome("hmean@0.5", value, limit=0.85, warn=0.7)
     lab.finish()
@@ -90,9 +86,7 @@ def test_nothing_judged_is_never_green(shown: Shown, namespace: dict[str, Any]) 
     assert outcomes(shown) == ["INCOMPLETE"]
 
 
-def test_the_result_is_stored_in_the_notebook_and_in_the_run_folder(
-    shown: Shown, namespace: dict[str, Any], runs: Path
-) -> None:
+def test_the_result_is_stored_in_the_notebook_and_in_the_run_folder(shown, namespace, runs):
     lab = setup(namespace)
     lab.training = trained(runs / "x")
     lab.outcome("hmean@0.5", 0.9, limit=0.85, warn=0.7)
@@ -149,9 +143,7 @@ def test_a_training_that_was_stopped_says_how_to_go_on(shown: Shown, namespace: 
     assert outcomes(shown) == ["INCOMPLETE"]
 
 
-def test_a_first_cell_that_runs_again_keeps_a_single_file_open(
-    shown: Shown, namespace: dict[str, Any], runs: Path
-) -> None:
+def test_a_first_cell_that_runs_again_keeps_a_single_file_open(shown, namespace, runs):
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         setup(namespace)
@@ -167,9 +159,7 @@ def test_a_function_runs_in_a_child_and_in_the_kernel_when_asked(shown: Shown, n
     assert lab.run(os.getpid, in_process=True) == os.getpid()
 
 
-def test_training_runs_in_a_child_with_its_events(
-    shown: Shown, namespace: dict[str, Any], runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_runs_in_a_child_with_its_events(shown, namespace, runs, monkeypatch):
     lab = setup(namespace)
     asked: dict[str, Any] = {}
 

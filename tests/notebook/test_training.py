@@ -71,9 +71,7 @@ def test_best_and_worst_pages_and_the_sweep(run: SimpleNamespace, progress: prog
     assert "exact" in training.sweep(few, progress).html
 
 
-def test_a_page_that_training_left_out_does_not_end_the_notebook(
-    run: SimpleNamespace, config: Config, root: Path, tmp_path: Path, progress: progress_view.Live
-) -> None:
+def test_a_page_that_training_left_out_does_not_end_the_notebook(run, config, root, tmp_path, progress):
     """Hours of training are done, and its validation has reported the damaged page and continued."""
     data = tmp_path / "data"
     shutil.copytree(root / "data_samples" / "val", data / "val")

@@ -6,9 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import papermill
@@ -41,9 +39,7 @@ def test_every_notebook_is_tested(root: Path) -> None:
     assert sorted(path.stem for path in (root / "notebooks").glob("*.ipynb")) == list(OWN)
 
 
-def test_papermill_shows_every_parameter_with_its_help(
-    notebook: Path, cells: Callable[[Path], list[dict[str, Any]]]
-) -> None:
+def test_papermill_shows_every_parameter_with_its_help(notebook, cells):
     [cell] = [cell for cell in cells(notebook) if "parameters" in cell["metadata"].get("tags", [])]
     declared = parameters.read("".join(cell["source"]))
     assert list(papermill.inspect_notebook(str(notebook))) == [parameter.name for parameter in declared]
@@ -58,9 +54,7 @@ def test_the_first_cell_asks_and_states_what_to_expect(notebook: Path) -> None:
     assert re.search(r"\d+ seconds", title) and "pass" in title
 
 
-def test_only_the_last_line_is_committed_and_compared(
-    notebook: Path, cells: Callable[[Path], list[dict[str, Any]]]
-) -> None:
+def test_only_the_last_line_is_committed_and_compared(notebook, cells):
     *others, last = cells(notebook)
     assert set(last["metadata"]["tags"]) == {"keep_output", "nbval-check-output"}
     assert ["".join(output["text"]) for output in last["outputs"]] == [f"{notebook.stem}: PASS\n"]

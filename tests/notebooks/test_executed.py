@@ -34,9 +34,7 @@ def bare(tmp_path: Path) -> str:
 
 @of("00")
 @pytest.mark.slow
-def test_another_python_without_torch_fails_with_the_command_that_fixes_it(
-    execute: Any, bare: str, finished: Any
-) -> None:
+def test_another_python_without_torch_fails_with_the_command_that_fixes_it(execute, bare, finished):
     _, html = finished(execute(python=bare), "FAIL", 300_000)
     assert "10 of 10 steps took" in html
     assert f"{bare} -m pip install torch" in html
@@ -60,9 +58,7 @@ def test_the_kernels_own_python_passes(execute: Any) -> None:
         ({"crop": 64, "overrides": ["width=16", "post.unclip=6", "runtime.threads=1"]}, "FAIL", ["do not agree"]),
     ],
 )
-def test_every_check_is_reported(
-    execute: Any, finished: Any, values: dict[str, Any], outcome: str, words: list[str]
-) -> None:
+def test_every_check_is_reported(execute, finished, values, outcome, words):
     _, html = finished(execute(batch_size=1, **values), outcome, 400_000)
     assert all(text in html for text in ["round trip of polygons", *words])
 
@@ -98,9 +94,7 @@ def test_it_runs_from_any_folder_and_reports_how_it_ended(execute: Any, tmp_path
 
 
 @of("03")
-def test_bad_parameters_stop_it_at_once_with_everything_that_is_wrong(
-    execute: Any, tmp_path: Path, cells: Any, html_of: Any
-) -> None:
+def test_bad_parameters_stop_it_at_once_with_everything_that_is_wrong(execute, tmp_path, cells, html_of):
     with pytest.raises(PapermillExecutionError) as caught:
         execute(batch_size="eight", limit=7, max_stepps=3, wandb_api_key="hunter2hunter2")
     message = str(caught.value)
@@ -186,9 +180,7 @@ def test_a_planted_fault_is_caught_and_named(notebook: Path, tmp_path: Path, mon
 
 @of("07")
 @pytest.mark.slow
-def test_the_same_detector_twice_is_a_warning_and_not_a_winner(
-    execute: Any, root: Path, tmp_path: Path, cells: Any, finished: Any
-) -> None:
+def test_the_same_detector_twice_is_a_warning_and_not_a_winner(execute, root, tmp_path, cells, finished):
     folders = []
     for rate in (0.001, 0.002):
         words = [f"data={root / 'data_samples'}", f"optim.lr={rate}"]
@@ -217,9 +209,7 @@ def test_runs_that_are_not_there_stop_it_in_words(execute: Any, tmp_path: Path) 
 
 @of("08")
 @pytest.mark.slow
-def test_it_runs_from_any_folder_and_its_report_shows_the_static_side(
-    execute: Any, tmp_path: Path, cells: Any, finished: Any
-) -> None:
+def test_it_runs_from_any_folder_and_its_report_shows_the_static_side(execute, tmp_path, cells, finished):
     path = execute(page=3)
     finished(path, "PASS", 1_500_000)
     bundles = [output["data"] for cell in cells(path) for output in cell["outputs"] if "data" in output]

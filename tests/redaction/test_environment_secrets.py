@@ -72,9 +72,7 @@ def test_a_line_break_inside_is_looked_through_and_lines_keep_their_numbers(monk
     ],
     ids=["proxy", "database", "azure", "devops"],  # pytest puts the id into the environment
 )
-def test_what_else_is_secret_in_the_environment(
-    name: str, value: str, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_else_is_secret_in_the_environment(name, value, text, monkeypatch):
     monkeypatch.setenv(name, value)
     cleaned = redaction.clean(text)
     assert f"({name})" in cleaned or "(secret)" in cleaned

@@ -79,9 +79,7 @@ def test_a_user_or_host_that_is_a_common_word_is_never_replaced(name: str, monke
 
 
 @pytest.mark.parametrize("name", ["max", "mark", "adam", "rich", "page", "al"])
-def test_a_user_whose_name_is_a_word_is_replaced_where_a_user_is_meant(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_whose_name_is_a_word_is_replaced_where_a_user_is_meant(name, monkeypatch):
     monkeypatch.setenv("USER", name)
     stays = f"torch.{name}(x), {name} 0.5, {name}_steps=3, import {name}"
     assert redaction.clean(stays) == stays

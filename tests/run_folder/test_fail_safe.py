@@ -24,9 +24,7 @@ def test_an_error_is_written_with_its_traceback_and_goes_no_further(tmp_path: Pa
     assert log.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_log_that_cannot_be_written_raises_nothing_and_its_size_is_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_cannot_be_written_raises_nothing_and_its_size_is_bounded(tmp_path, monkeypatch):
     append_own_error(None, "x", ValueError())
     append_own_error(tmp_path / "not" / "there", "x", ValueError())
     monkeypatch.setattr(fail_safe, "MAX_BYTES", 300)
@@ -35,9 +33,7 @@ def test_a_log_that_cannot_be_written_raises_nothing_and_its_size_is_bounded(
     assert (tmp_path / "incident" / NAME).stat().st_size < 600
 
 
-def test_reports_are_printed_and_go_to_the_log_of_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reports_are_printed_and_go_to_the_log_of_the_process(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(fail_safe, "_logs", [])
     fail_safe.write_errors_to(tmp_path / fail_safe.TRACER_NAME)
     try:
@@ -112,9 +108,7 @@ def test_an_error_of_a_signal_handler_goes_on_to_the_program() -> None:
     assert not instrument.problem and part.on
 
 
-def test_the_first_error_of_an_instrument_is_printed_with_its_place_and_stops_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_first_error_of_an_instrument_is_printed_with_its_place_and_stops_it(capsys):
     stopped: list[str] = []
     guard = InstrumentGuard("a test", stop=lambda error: stopped.append(str(error)))
     for text in ("first\nof two lines", "second"):
@@ -127,9 +121,7 @@ def test_the_first_error_of_an_instrument_is_printed_with_its_place_and_stops_it
     assert stderr.count("\n") == 1 and stopped == ["first\nof two lines"]
 
 
-def test_an_error_of_the_programs_kernels_is_logged_and_not_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_of_the_programs_kernels_is_logged_and_not_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(fail_safe, "_logs", [tmp_path / NAME])
     monkeypatch.setattr(fail_safe, "_device_errors", [lambda error: "CUDA error" in str(error)])
     passed_on = list[Exception]()

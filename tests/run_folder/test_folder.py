@@ -88,9 +88,7 @@ def test_many_runs_at_once_get_a_folder_each(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "20250101-000000-a-12").is_dir()
 
 
-def test_a_folder_that_cannot_be_created_is_an_error_that_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error_that_says_what_to_do(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="runs=DIR"):
         run_folder.create(tmp_path / "file", "a")
@@ -133,9 +131,7 @@ def test_the_story_of_the_lost_cuda_error(tmp_path: Path, capfd: pytest.CaptureF
     assert capfd.readouterr().err == ""
 
 
-def test_a_sentinel_that_cannot_be_removed_is_reported_and_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sentinel_that_cannot_be_removed_is_reported_and_does_not_count(tmp_path, monkeypatch, capfd):
     folder = run_folder.create(tmp_path, "a")
 
     def undeletable(self: Path, missing_ok: bool = False) -> None:

@@ -63,9 +63,7 @@ def test_the_key_is_private_and_outside_of_any_run_folder(signed: Path, state: P
 
 
 @pytest.mark.parametrize("home", ["/dev/null", "/proc/1", "/nonexistent/\0", ""])
-def test_without_a_place_for_the_key_nothing_is_signed_and_nothing_fails(
-    tmp_path: Path, home: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_place_for_the_key_nothing_is_signed_and_nothing_fails(tmp_path, home, monkeypatch):
     if "\0" not in home:
         monkeypatch.setenv("XDG_STATE_HOME", f"{home}/x" if home else "")
         monkeypatch.setenv("HOME", home or "/proc/nowhere")

@@ -75,9 +75,7 @@ def written(folder: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def test_on_a_file_system_that_copies_on_write_every_change_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_file_system_that_copies_on_write_every_change_is_written(tmp_path, monkeypatch):
     (tmp_path / "mapped").mkdir()
     (tmp_path / "written").mkdir()
     mapped = written(tmp_path / "mapped")

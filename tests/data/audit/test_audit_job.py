@@ -30,9 +30,7 @@ def test_clean_pages_are_clean(draw: Callable[..., Any], tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("shift", [(0, -0.5), (0, 0.5), (-1.5, 0), (1.5, 0), (0.6, 0.5)])
-def test_a_shift_of_half_a_height_is_detected(
-    draw: Callable[..., Any], tmp_path: Path, shift: tuple[float, float]
-) -> None:
+def test_a_shift_of_half_a_height_is_detected(draw, tmp_path, shift):
     page = draw(1)
     page.quads[8] = page.quads[8] + np.float32(shift) * np.ptp(page.quads[8][:, 1])
     page.write(tmp_path, "p")
@@ -169,9 +167,7 @@ def test_five_thousand_boxes_are_looked_at(tmp_path: Path) -> None:
     assert problems(tmp_path) == []
 
 
-def test_what_nobody_foresaw_is_an_error_of_a_single_page(
-    draw: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_nobody_foresaw_is_an_error_of_a_single_page(draw, tmp_path, monkeypatch):
     for seed, name in enumerate("ab"):
         draw(seed).write(tmp_path, name)
     whole = audit_job.page_image.sheet
@@ -189,9 +185,7 @@ def test_what_nobody_foresaw_is_an_error_of_a_single_page(
     assert "ValueError: a case of its own" in finding.why
 
 
-def test_each_of_a_few_forgotten_boxes_is_a_warning_and_of_a_habit_the_first(
-    draw: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_each_of_a_few_forgotten_boxes_is_a_warning_and_of_a_habit_the_first(draw, tmp_path):
     few, many = draw(18), draw(18)
     for page, gone in ((few, 3), (many, 9)):
         for row in range(gone):

@@ -41,9 +41,7 @@ def test_nothing_is_overwritten(draw: Callable[..., Any], tmp_path: Path) -> Non
         repaired_copy.copy(tmp_path / "data", tmp_path / "data", [])
 
 
-def test_what_was_ended_midway_leaves_nothing(
-    draw: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_ended_midway_leaves_nothing(draw, tmp_path, monkeypatch):
     draw(4).write(tmp_path / "data", "p")
     draw(5).write(tmp_path / "data", "q")
     (tmp_path / "clean").mkdir()

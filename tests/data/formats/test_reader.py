@@ -164,9 +164,7 @@ TURNED = "20,10,40,10,40,110,20,110,fits only 80 x 120"
         ((HEIGHT, WIDTH), 3, True, "Turn the image"),
     ],
 )
-def test_annotation_that_fits_only_the_turned_image(
-    tmp_path: Path, size: tuple[int, int], orientation: int | None, exif: bool, do: str | None
-) -> None:
+def test_annotation_that_fits_only_the_turned_image(tmp_path, size, orientation, exif, do):
     page(tmp_path, "good", "1,1,30,1,30,30,1,30,x", size=(WIDTH, WIDTH))
     page(tmp_path, "phone", TURNED, size=size, orientation=orientation)
     index = load(tmp_path, "train", exif=exif)

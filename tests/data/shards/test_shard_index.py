@@ -49,9 +49,7 @@ def test_an_index_that_is_lost_or_stale_is_rebuilt(tmp_path: Path) -> None:
     assert sorted(file.name for file in (tmp_path / "train").iterdir()) == ["a.tar", "b.tar", "index.ocrlab"]
 
 
-def test_where_nobody_may_write_the_index_goes_to_the_cache(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nobody_may_write_the_index_goes_to_the_cache(tmp_path, cache, monkeypatch):
     make(tmp_path / "train" / "a.tar", [*numbered(2), ("alone.jpg", jpeg())])
     real = shard_index.build
 
@@ -88,9 +86,7 @@ def test_a_tar_that_is_written_anew_below_a_training_gives_no_other_pages(tmp_pa
         samples[0]
 
 
-def test_of_processes_that_begin_together_only_the_first_builds_the_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_processes_that_begin_together_only_the_first_builds_the_index(tmp_path, monkeypatch):
     tar = make(tmp_path / "train" / "a.tar", numbered(2))
     with ThreadPoolExecutor(1) as pool:
         lock = os.open(tar.parent, os.O_RDONLY)

@@ -182,9 +182,7 @@ def test_an_answer_is_put_to_the_proof_where_runs_are_short(tmp_path: Path) -> N
     assert "Found after 4 runs, and confirmed by 3 more" in bisect_summary.sentence(job, answer, runs)
 
 
-def test_what_fails_now_and_then_whatever_is_set_is_seldom_blamed_on_a_factor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fails_now_and_then_whatever_is_set_is_seldom_blamed_on_a_factor(tmp_path, monkeypatch):
     dice, wrong = random.Random(1), 0
 
     def perform_run(job: BisectJob, run: int, old: Any) -> dict[str, Any]:

@@ -197,9 +197,7 @@ def test_where_every_sample_fails_none_is_blamed(look: Callable[..., SampleCulpr
 @pytest.mark.parametrize(
     "count, fails", [(33, lambda n: n % 4 == 1), (35, lambda n: n % 4 == 3), (33, lambda n: n >= 8)]
 )
-def test_where_the_number_of_samples_decides_none_is_blamed(
-    look: Callable[..., SampleCulprits], count: int, fails: Callable[[int], bool]
-) -> None:
+def test_where_the_number_of_samples_decides_none_is_blamed(look, count, fails):
     culprits = look(count, lambda chosen: fails(len(chosen)))
     assert culprits.ending == "number"
     verdict = bisect_summary.describe_samples(culprits, [f"p{n}" for n in range(count)], "page")
@@ -208,9 +206,7 @@ def test_where_the_number_of_samples_decides_none_is_blamed(
 
 
 @pytest.mark.parametrize("culprit", range(0, 32, 3))
-def test_that_the_number_does_not_decide_costs_no_more_runs_than_announced(
-    look: Callable[..., SampleCulprits], culprit: int
-) -> None:
+def test_that_the_number_does_not_decide_costs_no_more_runs_than_announced(look, culprit):
     runs: list[bool] = []
 
     def fails(chosen: set[int]) -> bool:
@@ -230,9 +226,7 @@ def test_a_culprit_that_needs_a_full_batch_is_not_called_a_group(look: Callable[
 
 
 @pytest.mark.parametrize("rate, prior_rate", [(0.3, 0.3), (0.5, 0.98), (0.7, 0.98), (0.9, 0.98)])
-def test_a_sample_that_fails_now_and_then_is_seldom_called_a_group(
-    look: Callable[..., SampleCulprits], rate: float, prior_rate: float
-) -> None:
+def test_a_sample_that_fails_now_and_then_is_seldom_called_a_group(look, rate, prior_rate):
     dice = random.Random(0)
     wrong = sum(
         look(16, lambda chosen: 11 in chosen and dice.random() < rate, prior_rate).groups != [[11]] for _ in range(100)

@@ -1,7 +1,6 @@
 """Where in the program's own code it happened."""
 
 import traceback
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -150,9 +149,7 @@ def failing(*args: Any, stages: Any = None) -> list[str]:
     ],
 )
 @pytest.mark.parametrize("recorded", [False, True])
-def test_module_and_operator_of_a_real_failure(
-    args: tuple[Any, ...], expected: str, recorded: bool, tmp_path: Path
-) -> None:
+def test_module_and_operator_of_a_real_failure(args, expected, recorded, tmp_path):
     stages = StageHooks(ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)) if recorded else None
     lines = failing(*args, stages=stages)
     assert not any("debug/recorder" in line for line in lines), "its hooks are not on the stack of a module"

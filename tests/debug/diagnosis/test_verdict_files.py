@@ -83,9 +83,7 @@ def test_what_is_written_is_whole_and_without_secrets(tmp_path: Path, monkeypatc
     assert not (tmp_path / "evil.txt").exists()
 
 
-def test_the_end_of_the_flight_record_is_shown_next_to_the_causes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_the_flight_record_is_shown_next_to_the_causes(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/var/lib/ada")
     record = "the record ends at step 22, backward; samples /var/lib/ada/page_003.png"
     incident = Incident("killed", None, "SIGKILL", {"log_tail.txt": "step 22\n"}, "", {"record": record})

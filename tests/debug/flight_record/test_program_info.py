@@ -69,9 +69,7 @@ def test_cells_are_recorded_with_their_numbers_and_lines(tmp_path: Path, monkeyp
     assert (tmp_path / "cells-0.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_plain_program_keeps_nothing_and_no_failure_costs_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plain_program_keeps_nothing_and_no_failure_costs_anything(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
     notebook_cells.save_cells(tmp_path, 0)
     assert "IPython" not in sys.modules

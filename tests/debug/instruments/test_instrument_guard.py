@@ -69,9 +69,7 @@ PLANTED = [
 
 
 @pytest.mark.parametrize(("name", "kind", "method"), PLANTED)
-def test_an_error_inside_is_reported_once_and_changes_nothing(
-    name: str, kind: Any, method: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_inside_is_reported_once_and_changes_nothing(name, kind, method, monkeypatch, capsys):
     expected = train(net())
 
     def fails(*_: Any, **__: Any) -> None:
@@ -84,9 +82,7 @@ def test_an_error_inside_is_reported_once_and_changes_nothing(
     assert capsys.readouterr().err.count("ZeroDivisionError: planted") == 1
 
 
-def test_an_error_in_the_hooks_of_a_loader_leaves_its_batches(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_in_the_hooks_of_a_loader_leaves_its_batches(monkeypatch, capsys):
     for planted in ("TimedDataset", "TimedCollate"):
         with monkeypatch.context() as patch:
             patch.setattr(loader_watch.sample_timing, planted, None)

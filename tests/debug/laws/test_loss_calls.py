@@ -59,9 +59,7 @@ def test_a_column_minus_a_row_in_a_loss_of_ones_own() -> None:
         (nn.Identity(), 3, lambda a, b: -functional.cross_entropy(a, b), CLASSES, "loss.sign", "minus sign"),
     ],
 )
-def test_what_trains_something_else_is_named(
-    last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor, rule: str, text: str
-) -> None:
+def test_what_trains_something_else_is_named(last, width, loss, targets, rule, text):
     findings = findings_by_rule(last, width, loss, targets)
     assert text in findings[rule].got
     assert findings[rule].do
@@ -145,9 +143,7 @@ def test_logits_or_probabilities_where_logarithms_are_needed() -> None:
         (nn.Tanh(), 3, functional.cross_entropy, CLASSES, "tanh"),
     ],
 )
-def test_logits_that_are_cut_off(
-    last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor, name: str
-) -> None:
+def test_logits_that_are_cut_off(last, width, loss, targets, name):
     finding = findings_by_rule(last, width, loss, targets)["loss.logits"]
     assert name in finding.got and name in finding.do and finding.judgement == "warn"
 

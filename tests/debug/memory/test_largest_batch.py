@@ -88,9 +88,7 @@ def test_a_batch_that_was_not_measured_is_no_batch_that_does_not_fit(tmp_path: P
 
 
 @pytest.mark.parametrize(("seconds", "right"), [(70.0, (9, "time")), (30.0, (12, "time"))])
-def test_nothing_is_begun_that_takes_longer_than_the_time_that_is_left(
-    tmp_path: Path, seconds: float, right: tuple[int, str]
-) -> None:
+def test_nothing_is_begun_that_takes_longer_than_the_time_that_is_left(tmp_path, seconds, right):
     class Slow(Played):
         def attempt(self, batch: int, changes: Any = None, *, long: bool = False) -> MemoryTrial:
             done = replace(super().attempt(batch), seconds=seconds, crops_a_second=1.05)
@@ -106,9 +104,7 @@ def test_nothing_is_begun_that_takes_longer_than_the_time_that_is_left(
 
 
 @pytest.mark.parametrize(("kind", "why"), [("host.oom_kill", "not measured"), ("hang", "time"), ("slow", "time")])
-def test_an_estimate_that_others_or_the_clock_ended_is_not_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, why: str
-) -> None:
+def test_an_estimate_that_others_or_the_clock_ended_is_not_measured(tmp_path, monkeypatch, kind, why):
     ended = RunResult({"hang": trial.HANG, "slow": trial.SLOW}.get(kind, kind), "it ended", 1.0)
     monkeypatch.setattr(TrialRunner, "child", lambda *_arguments: (None, ended))
     monkeypatch.setattr(TrialRunner, "wait_for_memory", lambda _room: None)
@@ -184,9 +180,7 @@ class Changed(Played):
         ({"runtime.cache": 1200, "crop": 600, "width": 600}, {"runtime.cache"}),
     ],
 )
-def test_the_fewest_remedies_that_are_enough_come_first(
-    tmp_path: Path, saved: dict[str, int], fewest: set[str]
-) -> None:
+def test_the_fewest_remedies_that_are_enough_come_first(tmp_path, saved, fewest):
     limit = Limit(1000 * MIB, "resident", "test")
     played = Changed(Config(), tmp_path, limit, 0.05, time.monotonic() + 60, lambda _: None)
     played.of, played.saved = (lambda batch: 2000 * MIB), saved

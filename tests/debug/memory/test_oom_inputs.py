@@ -55,8 +55,6 @@ def test_the_kernel_tells_the_limit_of_a_group_whose_program_lived_too_short_to_
         (1, 4, 0.5, ("crop=352",)),
     ],
 )
-def test_a_smaller_batch_of_the_same_effective_size(
-    batch: int, steps: int, share: float, line: tuple[str, ...]
-) -> None:
+def test_a_smaller_batch_of_the_same_effective_size(batch, steps, share, line):
     config = {"batch_size": batch, "trainer.accumulate_grad_batches": steps, "crop": 512}
     assert explain_oom.smaller_batch(config, share) == line

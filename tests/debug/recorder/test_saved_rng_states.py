@@ -20,9 +20,7 @@ def draw() -> tuple[float, float, float]:
     return random.random(), np.random.rand(), float(torch.rand(1))  # noqa: NPY002
 
 
-def test_the_states_of_the_beginning_and_of_the_import_are_put_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_states_of_the_beginning_and_of_the_import_are_put_back(tmp_path, monkeypatch):
     folder = tmp_path / "flight"
     folder.mkdir()
     monkeypatch.setattr(saved_rng_states, "AT_IMPORT", {})

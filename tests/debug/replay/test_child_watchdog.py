@@ -35,9 +35,7 @@ def test_a_step_whose_trail_moves_for_ever_is_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lines", [{7: "data.py:3 decode"}, {}])
-def test_a_loader_that_loads_nothing_any_more_is_ended_where_it_is_loading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: dict[int, str]
-) -> None:
+def test_a_loader_that_loads_nothing_any_more_is_ended_where_it_is_loading(tmp_path, monkeypatch, lines):
     writer = ring_writer.Writer(tmp_path / "ring.bin", slots=4)
     page = worker_status.StatusPage(tmp_path, 0, 0, 0, 0)
     page.sample("a.png")
@@ -82,9 +80,7 @@ time.sleep(120)
 """
 
 
-def test_a_program_that_waits_though_its_replayed_process_has_ended_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_waits_though_its_replayed_process_has_ended_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(guards, "GRACE", 0.3)
     (tmp_path / "program.py").write_text(PROGRAM.replace("{out!r}", repr(str(tmp_path))))
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}

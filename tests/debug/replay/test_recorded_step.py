@@ -41,9 +41,7 @@ with recording(out, net, optimizer) as rec:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["last", "newest", "last, gone on from"])
-def test_a_program_that_goes_on_from_its_checkpoint_begins_without_it(
-    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_goes_on_from_its_checkpoint_begins_without_it(tmp_path, what, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if what == "last, gone on from":
         torch.save({"net": nn.Linear(4, 3).state_dict(), "epoch": 0}, "last.pt")

@@ -254,9 +254,7 @@ def test_the_first_loss_that_is_not_finite_wins(tmp_path: Path) -> None:
         ("unbegun", None, RunError, "was ended before its first step"),
     ],
 )
-def test_what_cannot_be_replayed_is_explained_in_a_sentence(
-    tmp_path: Path, what: str, number: int | None, error: type[Exception], words: str
-) -> None:
+def test_what_cannot_be_replayed_is_explained_in_a_sentence(tmp_path, what, number, error, words):
     make_run(tmp_path / "run")
     make_run(tmp_path / "unbegun", steps=0)
     (tmp_path / "empty").mkdir()
@@ -299,9 +297,7 @@ def test_ocrlab_train_is_started_by_its_job_and_a_script_as_it_was(tmp_path: Pat
 
 
 @pytest.mark.parametrize("older", [True, False], ids=["torch's older form", "zip"])
-def test_a_torn_snapshot_is_passed_over_and_a_damaged_ring_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: bool
-) -> None:
+def test_a_torn_snapshot_is_passed_over_and_a_damaged_ring_is_reported(tmp_path, monkeypatch, older):
     run = make_run(tmp_path / "run")
     whole, torn = run / "flight" / "snapshot-0-a.pt", run / "flight" / "snapshot-0-b.pt"
     snapshots.write({"schema": 1, "w": torch.zeros(9)}, whole, run / "flight" / ".spare", older=older)

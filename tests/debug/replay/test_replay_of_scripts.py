@@ -92,9 +92,7 @@ for number in rec.steps(80):
 @pytest.mark.parametrize(
     ("what", "step", "phase"), [pytest.param("train", 34, "forward", marks=pytest.mark.slow), ("val", 40, "validation")]
 )
-def test_a_token_out_of_range_is_named_in_training_and_in_evaluation(
-    tmp_path: Path, what: str, step: int, phase: str
-) -> None:
+def test_a_token_out_of_range_is_named_in_training_and_in_evaluation(tmp_path, what, step, phase):
     answer = replay(recorded(tmp_path, what, text=SCRIPT))
     fault = answer.record["fault"]
     assert f"first fault at step {step}, {phase}, `embed` (Embedding 7->16" in answer.sentence

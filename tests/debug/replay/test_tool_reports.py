@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from ocrlab.debug.replay import recorded_step, replay_summary, tool_reports, variants
 from ocrlab.debug.replay.trial import TrialResult, run_variant
 
@@ -209,9 +207,7 @@ exit 86
 """
 
 
-def test_what_the_tool_reports_of_a_step_that_goes_well_is_a_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_tool_reports_of_a_step_that_goes_well_is_a_fault(tmp_path, monkeypatch):
     program, tool, run = tmp_path / "train.py", tmp_path / "bin" / "compute-sanitizer", tmp_path / "run"
     program.write_text(PROGRAM)
     tool.parent.mkdir()

@@ -88,9 +88,7 @@ def test_a_step_is_called_hung_only_if_it_lasts_longer_than_a_step_may(tmp_path:
         ("", {"status": None}, "the process ended there"),
     ],
 )
-def test_how_a_started_process_ended_is_not_how_its_program_did(
-    tmp_path: Path, output: str, wanted: dict[str, Any], words: str
-) -> None:
+def test_how_a_started_process_ended_is_not_how_its_program_did(tmp_path, output, wanted, words):
     (tmp_path / "output.txt").write_text(output)
     ended = Ended("killed", None, "SIGKILL", None, None, 137)
     started, first = SimpleNamespace(process_path=[2]), SimpleNamespace(process_path=[])
@@ -110,9 +108,7 @@ def test_how_a_started_process_ended_is_not_how_its_program_did(
         ("RunError: Rank 1 of 2 waits for a tensor, and a replay holds one rank only", "", 2, True),
     ],
 )
-def test_an_error_that_depends_on_other_ranks_is_not_named_as_the_fault(
-    tmp_path: Path, raised: str, recorded: str, world: int, wanted: bool
-) -> None:
+def test_an_error_that_depends_on_other_ranks_is_not_named_as_the_fault(tmp_path, raised, recorded, world, wanted):
     fault = {"kind": "exception", "exception": raised}
     atomic_files.write_json(tmp_path / "trace.json", {"schema": 1, "fault": fault})
     flight = SimpleNamespace(steps=[], rank=1)
@@ -134,9 +130,7 @@ def test_an_error_that_depends_on_other_ranks_is_not_named_as_the_fault(
         (1, "train.py:3 f", "ValueError: a torn page", 5, ""),
     ],
 )
-def test_a_rank_that_may_wait_for_another_rank_is_not_blamed_for_it(
-    world: int, awaits: str, error: str, last: int, wanted: str
-) -> None:
+def test_a_rank_that_may_wait_for_another_rank_is_not_blamed_for_it(world, awaits, error, last, wanted):
     record = SimpleNamespace(rank=1, steps=[SimpleNamespace(number=last)])
     subject: Any = SimpleNamespace(world=world, error=(error, ""), flight=record)
     guard: Any = SimpleNamespace(awaits=awaits, frame=awaits)

@@ -137,9 +137,7 @@ def test_weights_that_were_bad_before_ask_for_the_steps_before() -> None:
         ({**STORED, "tensor": "output aten::div"}, 8, True),
     ],
 )
-def test_samples_are_tried_alone_where_the_fault_does_not_show_whose_it_is(
-    fault: dict[str, Any], count: int, wanted: bool
-) -> None:
+def test_samples_are_tried_alone_where_the_fault_does_not_show_whose_it_is(fault, count, wanted):
     assert variants.wants_alone(fault, count, on_gpu=False) is wanted
     assert not variants.wants_alone(fault, count, on_gpu=True)
 

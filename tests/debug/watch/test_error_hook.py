@@ -45,9 +45,7 @@ def first(verdict: dict[str, object]) -> object:
     return causes[0]["id"] if causes else None
 
 
-def test_the_first_error_is_the_cause_and_the_handler_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_error_is_the_cause_and_the_handler_is_named(tmp_path, capsys):
     output, verdict = watched(tmp_path, PROGRAM)
     assert output.startswith("error: [Errno 2]") and first(verdict) == "user.shape"
     text = (tmp_path / "run" / "incident" / error_hook.ERRORS).read_text(encoding="utf-8")

@@ -31,9 +31,7 @@ def test_what_samples_take_of_a_core_is_bounded(monkeypatch: pytest.MonkeyPatch)
     assert 0.005 / memory_tracker.BUDGET <= tracker.wait(1.0) < 3 * 0.005 / memory_tracker.BUDGET
 
 
-def test_the_driver_is_asked_at_the_first_message_where_a_driver_exists(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_driver_is_asked_at_the_first_message_where_a_driver_exists(monkeypatch, tmp_path):
     tracker = memory_tracker.MemoryTracker()
     monkeypatch.setattr(memory_tracker, "DRIVER", (str(tmp_path / "none"),))
     tracker.note_output(b"RuntimeError: CUDA out of memory. Tried to allocate")

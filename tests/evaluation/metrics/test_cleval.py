@@ -42,9 +42,7 @@ def totals(page: PageCharacters) -> dict[str, float]:
 @pytest.mark.parametrize(("setting", "with_texts", "with_ignored"), [
     ("det_text_dc", True, True), ("det_pseudo_dc", False, True), ("det_pseudo_nodc", False, False),
 ])  # fmt: skip
-def test_every_page_of_the_reference_has_the_same_counts(
-    shared: Path, setting: str, with_texts: bool, with_ignored: bool
-) -> None:
+def test_every_page_of_the_reference_has_the_same_counts(shared, setting, with_texts, with_ignored):
     pages = json.loads((shared / "golden" / "eval_inputs.json").read_text())
     wanted = json.loads((shared / "golden" / "eval_outputs.json").read_text())[f"cleval_official_{setting}"]
     sums = dict.fromkeys(wanted["totals"], 0.0)

@@ -68,9 +68,7 @@ def test_a_detection_mostly_inside_a_single_ignored_region_does_not_count() -> N
     ([box(0, 0)], [False], [], 0, 0, 0),
     ([box(0, 0)], [False], [box(50, 50)], 0, 0, 0),
 ])  # fmt: skip
-def test_pages_with_nothing_to_find_or_nothing_detected(
-    truth: list[Any], ignored: list[bool], detections: list[Any], precision: float, recall: float, hmean: float
-) -> None:
+def test_pages_with_nothing_to_find_or_nothing_detected(truth, ignored, detections, precision, recall, hmean):
     page = iou.match(truth, ignored, detections)
     assert (page.precision(0.5), page.recall(0.5), page.hmean(0.5)) == (precision, recall, hmean)
     assert page.iou.shape == (len(truth), len(detections))

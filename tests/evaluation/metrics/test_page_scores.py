@@ -139,9 +139,7 @@ def test_a_box_belongs_to_the_height_of_its_text_and_a_detection_to_its_truth() 
     ([], [], [], 1), ([], [], [box(0, 0, 9, 9)], 0), ([box(0, 0, 9, 9)], [True], [], 1),
     ([box(0, 0, 9, 9)], [True], [box(0, 0, 9, 9)], 1), ([box(0, 0, 9, 9)], [False], [], 0),
 ])  # fmt: skip
-def test_pages_with_nothing_to_find_are_the_same_to_all_three(
-    truth: list[Any], ignored: list[bool], detections: list[Any], hmean: float
-) -> None:
+def test_pages_with_nothing_to_find_are_the_same_to_all_three(truth, ignored, detections, hmean):
     figures = judge(truth, ignored, None, detections).figures()
     assert {figures[name] for name in HMEANS} == {hmean}
 

@@ -78,9 +78,7 @@ def checkerboard(size: tuple[int, int] = (1024, 900)) -> Mask:
 
 @pytest.mark.parametrize("mask", [noise(0.7), noise(0.3), noise(0.1), blobs(), checkerboard()])
 @pytest.mark.parametrize("count", [1, 100, 1000, 10**7])
-def test_the_lowest_outlines_are_those_of_the_whole_mask(
-    mask: Mask, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lowest_outlines_are_those_of_the_whole_mask(mask, count, monkeypatch):
     monkeypatch.setattr(contours, "BUSY", 0)
     whole = cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0][:count]
     outlines = contours.last(mask, count)

@@ -75,9 +75,7 @@ def test_equal_to_the_published_boxes_and_polygons(shared: Path, name: str) -> N
 @pytest.mark.parametrize("shape", ["quad", "polygon"])
 @pytest.mark.parametrize("degrees", [0.0, 1.5, -4.0, 17.0, 90.0])
 @pytest.mark.parametrize(("ratio", "worst", "mean"), [(0.4, 0.75, 0.89), (0.5, 0.77, 0.88), (0.6, 0.8, 0.9)])
-def test_the_exact_inverse_finds_the_lines_again(
-    ratio: float, worst: float, mean: float, degrees: float, shape: Any
-) -> None:
+def test_the_exact_inverse_finds_the_lines_again(ratio, worst, mean, degrees, shape):
     truth = receipt(degrees)
     regions = decode(shrunk(truth, (700, 700), ratio), shrink_ratio=ratio, shape=shape, min_size=1)
     assert len(regions) == len(truth)

@@ -161,9 +161,7 @@ def test_real_torch_says_it_and_the_doctor_names_it(fake_driver: Path, tmp_path:
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch")
 @pytest.mark.parametrize("code", [*NAMED, 12020, "hangs"])
-def test_the_whole_ladder_on_every_state(
-    code: Any, fake_driver: Path, monkeypatch: pytest.MonkeyPatch, options: Options
-) -> None:
+def test_the_whole_ladder_on_every_state(code, fake_driver, monkeypatch, options):
     name, value = ("HANGS", 1) if code == "hangs" else ("DRIVER", code) if code > 1000 else ("CUINIT", code)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_driver))
     monkeypatch.setenv(f"FAKE_{name}", str(value))

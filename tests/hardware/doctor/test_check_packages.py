@@ -143,9 +143,7 @@ def test_a_broken_torch(source: str, options: Options, tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("forbidden", ["1", ""])
-def test_files_that_are_compiled_at_each_start(
-    forbidden: str, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_are_compiled_at_each_start(forbidden, options, tmp_path, monkeypatch):
     package = tmp_path / "a b" / "torch"
     package.mkdir(parents=True)
     for number in range(210):

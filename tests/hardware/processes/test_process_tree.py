@@ -49,9 +49,7 @@ def roles(root: int) -> list[str]:
 
 
 @pytest.mark.parametrize("by_threads", [True, False])
-def test_descendants_from_the_children_of_threads_or_from_every_process(
-    start: Start, monkeypatch: pytest.MonkeyPatch, by_threads: bool
-) -> None:
+def test_descendants_from_the_children_of_threads_or_from_every_process(start, monkeypatch, by_threads):
     # its children are those of a second thread
     family = "['sh', '-c', 'sleep 600 & sleep 600; true']"
     child = start(

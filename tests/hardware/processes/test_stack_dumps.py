@@ -128,9 +128,7 @@ def silent(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_silent_py_spy_is_killed_at_the_deadline(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_py_spy_is_killed_at_the_deadline(start, tmp_path, monkeypatch):
     place = silent(tmp_path)
     monkeypatch.setattr(pyspy, "program", lambda: str(place))
     process = start(SLEEPS)
@@ -171,9 +169,7 @@ def test_without_py_spy_a_program_that_offers_it_is_asked(start: Start, monkeypa
 
 
 @pytest.mark.parametrize("handler", ["signal.SIG_DFL", "lambda *_: open(sys.argv[0] + '.rung', 'w')", "signal.SIG_IGN"])
-def test_no_signal_goes_to_a_program_that_did_not_offer_it(
-    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, handler: str
-) -> None:
+def test_no_signal_goes_to_a_program_that_did_not_offer_it(start, monkeypatch, tmp_path, handler):
     monkeypatch.setattr(pyspy, "program", lambda: None)
     process = start(f"import signal, sys\nsignal.signal(signal.SIGUSR1, {handler})\n{SLEEPS}")
     [stack] = stack_dumps.take([process], AMPLE)

@@ -55,9 +55,7 @@ def test_matches_and_figures_are_those_of_the_metric(bench: tuple[PageWorker, De
     )
 
 
-def test_settings_change_the_detections_without_the_network(
-    bench: tuple[PageWorker, DetectorInfo], monkeypatch
-) -> None:  # type: ignore[no-untyped-def]
+def test_settings_change_the_detections_without_the_network(bench, monkeypatch):  # type: ignore[no-untyped-def]
     page_worker, opened = bench
     default = page_worker.judge(FIRST, opened.post)
     monkeypatch.setattr(worker.page_inference, "probability", lambda *_, **__: pytest.fail("the network ran again"))

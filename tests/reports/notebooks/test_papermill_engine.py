@@ -84,9 +84,7 @@ def statuses(notebook: Any) -> dict[str, str]:
     return {cell.source.splitlines()[0]: cell.metadata.papermill.status for cell in cells}
 
 
-def test_a_crash_overwrites_the_outcome_names_signal_and_cell_and_leaves_no_orphan(
-    execute: Execute, tmp_path: Path
-) -> None:
+def test_a_crash_overwrites_the_outcome_names_signal_and_cell_and_leaves_no_orphan(execute, tmp_path):
     dies = "import ctypes, subprocess\norphan = subprocess.Popen(['sleep', '300'], start_new_session=True)\n"
     dies += "open('orphan', 'w').write(str(orphan.pid))\n"
     dies += "print('last words', flush=True)\nctypes.string_at(0)"

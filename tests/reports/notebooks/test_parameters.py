@@ -128,9 +128,7 @@ def test_types(kind: str, value: object, fits: bool) -> None:
     assert (parameters.find_problem(parameters.Parameter("x", kind, None), value) is None) is fits
 
 
-def test_a_path_that_leads_nowhere_is_refused_before_a_kernel_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_that_leads_nowhere_is_refused_before_a_kernel_starts(tmp_path, monkeypatch):
     declared = parameters.read(
         'data: str = ""  # folder with train/ (path)\n'
         'checkpoint: str = "receipts"  # receipts: the included one; or a .ckpt (path)\n'

@@ -72,9 +72,7 @@ def test_a_measured_training_says_its_peaks(tmp_path: Path, pages: Path) -> None
     assert result["settled"]["trainer.precision"] == "fp32"
 
 
-def test_a_longer_measurement_makes_more_steps_with_fewer_validations(
-    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_longer_measurement_makes_more_steps_with_fewer_validations(tmp_path, pages, monkeypatch):
     fitted: list[Config] = []
     monkeypatch.setattr("ocrlab.training.loop.fit", lambda config, **_more: fitted.append(config))
     for long in (False, True):

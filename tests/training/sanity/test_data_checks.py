@@ -64,9 +64,7 @@ class ShiftedBorder(Shifted):
     which = (2,)
 
 
-def test_augmentation_and_workers_that_draw_from_a_global_generator(
-    config: Config, samples: list[reader.Sample]
-) -> None:
+def test_augmentation_and_workers_that_draw_from_a_global_generator(config, samples):
     assert data_checks.augmentation(Dice, samples, config).judgement == "fail"
     check = data_checks.workers(Dice, samples, config)
     assert check.judgement == "fail" and check.observed == "images differ"

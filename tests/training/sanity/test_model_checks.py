@@ -152,9 +152,7 @@ def test_a_single_page_is_learned_by_heart(config: Config) -> None:
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_upside_down_learns_nothing_by_heart(
-    config: Config, samples: list[reader.Sample], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loss_that_is_upside_down_learns_nothing_by_heart(config, samples, monkeypatch):
     monkeypatch.setattr(model_checks, "STEPS", 90)
     upside_down = spoilt(lambda x, y, m: (-x, y, m))
     learned = model_checks.learn(partial(detector, config), upside_down, samples[:2], config, lambda _event: None)
@@ -179,9 +177,7 @@ def test_the_part_of_a_page_shows_whole_legible_boxes(samples: list[reader.Sampl
         assert inside == (fits and np.ptp(moved, axis=0).min() >= model_checks.LEGIBLE)
 
 
-def test_a_page_without_a_legible_box_is_skipped(
-    config: Config, samples: list[reader.Sample], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_without_a_legible_box_is_skipped(config, samples, monkeypatch):
     monkeypatch.setattr(model_checks, "STEPS", 1)
     empty = [replace(samples[0], polygons=(), ignored=np.zeros(0, bool), texts=())]
     learned = model_checks.learn(partial(detector, config), db_loss, empty, config, lambda _event: None)

@@ -33,9 +33,7 @@ def test_what_trains_is_sane_and_the_global_generators_are_left_alone(config: Co
     assert all(check.name in str(report) for check in report.checks)
 
 
-def test_data_without_any_text_fails_for_that_and_for_nothing_that_follows_from_it(
-    config: Config, tmp_path: Path
-) -> None:
+def test_data_without_any_text_fails_for_that_and_for_nothing_that_follows_from_it(config, tmp_path):
     for folder in ("images", "gts"):
         (tmp_path / "train" / folder).mkdir(parents=True)
     for number in range(3):

@@ -39,9 +39,7 @@ def test_ranges_and_relations_of_the_maps(config: Config, batch: Batch) -> None:
         ),
     ],
 )
-def test_a_target_out_of_range_is_named_by_page_and_pixel(
-    config: Config, which: int, value: float, message: str
-) -> None:
+def test_a_target_out_of_range_is_named_by_page_and_pixel(config, which, value, message):
     class Spoilt(Crops):
         def __getitem__(self, index: tuple[int, int]) -> Any:
             crop, maps, name, problems = super().__getitem__(index)

@@ -84,9 +84,7 @@ def test_online_a_run_arrives_whole_and_is_resumed(server: Any, run: Path, capfd
     assert not [file for file in files if KEY.encode() in file.read_bytes()]
 
 
-def test_offline_it_is_all_in_the_run_folder_and_can_be_sent_later(
-    server: Any, run: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_offline_it_is_all_in_the_run_folder_and_can_be_sent_later(server, run, capfd):
     tracker = begin(run, "offline")
     assert tracker.child is not None
     assert KEY not in Path(f"/proc/{tracker.child.pid}/cmdline").read_text()
@@ -146,9 +144,7 @@ def trouble(server: Any, run: Path, what: str, deadline: float) -> tuple[client.
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["hang", "error", "garbage"])
-def test_a_server_in_trouble_costs_a_line_and_the_run_stays(
-    server: Any, run: Path, capfd: pytest.CaptureFixture[str], what: str
-) -> None:
+def test_a_server_in_trouble_costs_a_line_and_the_run_stays(server, run, capfd, what):
     _, slowest, waited = trouble(server, run, what, deadline=45)
     stderr = capfd.readouterr().err
     assert slowest < 0.1
@@ -175,9 +171,7 @@ def test_a_slow_server_is_waited_for_at_the_end_only(server: Any, run: Path, cap
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_midway_costs_the_deadline_and_the_run_can_be_sent(
-    server: Any, run: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_dies_midway_costs_the_deadline_and_the_run_can_be_sent(server, run, capfd, monkeypatch):
     tracker = begin(run, deadline=20)
     tracker.log({"loss": 1.0}, 1)
     end = time.monotonic() + 60
@@ -224,11 +218,11 @@ def test_offline_parts_of_a_resumed_run_are_joined(server: Any, run: Path) -> No
 
 @pytest.mark.slow
 def test_a_training_that_is_resumed_goes_on_in_the_same_run(
-    server: Any,
-    pages: Path,  # noqa: F811
-    runs: Path,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    server,
+    pages,  # noqa: F811
+    runs,
+    capfd,
+):
     folder = interrupted(pages, runs, 5, "tracking=online", "tracking.deadline=120")  # as by SIGTERM, and to its end
     assert "wandb" not in capfd.readouterr().err
     [stored] = server.runs.values()

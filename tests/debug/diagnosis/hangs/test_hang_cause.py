@@ -151,9 +151,7 @@ NOT_PICKLABLE = "raise type('E', (Exception,), {'__qualname__': 'f.<locals>.E'})
         pytest.param(MULTIPLY, MULTIPLY, "fork", "loader.fork_deadlock", "native thread pool", marks=SLOW),
     ],
 )
-def test_a_loader_that_gives_no_batch(
-    hangs: Hangs, wrong: str, before: str, method: str, cause: str, word: str
-) -> None:
+def test_a_loader_that_gives_no_batch(hangs, wrong, before, method, cause, word):
     code = LOADER.format(wrong=wrong, before=before, method=method)
     findings = hangs(code, cause, word)
     assert findings[0].id == cause, findings

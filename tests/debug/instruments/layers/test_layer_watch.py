@@ -312,9 +312,7 @@ def test_a_compiled_model_is_looked_at_eagerly_and_compiled_between(capsys: pyte
     assert hooks(model) == 0
 
 
-def test_inside_a_compiled_function_it_breaks_nothing_and_explains_why_the_table_is_empty(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_inside_a_compiled_function_it_breaks_nothing_and_explains_why_the_table_is_empty(capsys):
     model = small()
     function = torch.compile(lambda x: model(x), backend="eager", fullgraph=True)
     with layer_watch.watch(model, "*") as watch:

@@ -159,9 +159,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_no_value_is_read_and_the_findings_are_those_of_the_host(
-    tmp_path: Path, fault: str, mode: NoReads, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_value_is_read_and_the_findings_are_those_of_the_host(tmp_path, fault, mode, monkeypatch, capsys):
     case = Case(fault)
     with mode:
         later = case.run(tmp_path / "device", True)

@@ -56,9 +56,7 @@ def test_a_constant_loss_is_reported() -> None:
         ([math.nan] * 3, 1, ("no optimiser step came before it", "ocrlab replay"), "smaller learning"),
     ],
 )
-def test_the_rate_is_not_to_blame_for_a_first_loss_that_is_not_finite(
-    losses: list[float], batch: int, named: tuple[str, ...], omitted: str
-) -> None:
+def test_the_rate_is_not_to_blame_for_a_first_loss_that_is_not_finite(losses, batch, named, omitted):
     before = losses[batch - 2]
     stats = TrainingStats(30, losses=30, steps=30, last=math.nan, lost=batch, first_losses=losses, before_lost=before)
     stats.last_losses.append(math.nan)
@@ -210,9 +208,7 @@ def tenths(step: int) -> float:
     ],
     ids=["ends early", "vanishes", "falls by tenths", "never arrives", "warms up", "cosine"],
 )
-def test_rates_that_vanish_or_never_arrive_and_rates_that_do(
-    tmp_path: Path, factor: Callable[[int], float], rate: float, words: str
-) -> None:
+def test_rates_that_vanish_or_never_arrive_and_rates_that_do(tmp_path, factor, rate, words):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)

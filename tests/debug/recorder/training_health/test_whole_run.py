@@ -92,9 +92,7 @@ def train(folder: Path, reset: str, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err
 
 
-def test_weights_that_are_reloaded_in_each_epoch_are_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_that_are_reloaded_in_each_epoch_are_reported(tmp_path, capsys):
     assert "all 4 walks over the data began with the same weights" in train(tmp_path, "begun", capsys)
 
 

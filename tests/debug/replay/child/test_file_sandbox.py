@@ -144,9 +144,7 @@ print(os.path.exists("last.pt"), open("last.pt").read())
 
 
 @pytest.mark.parametrize("how", ["hide", "note"])
-def test_files_written_after_the_run_began_are_hidden_or_listed_until_the_first_batch(
-    tmp_path: Path, users: Path, how: str
-) -> None:
+def test_files_written_after_the_run_began_are_hidden_or_listed_until_the_first_batch(tmp_path, users, how):
     files = {"old.pt": ("old", 50), "last.pt": ("last", 150), "log.csv": ("0", 150)}
     for name, (text, time) in files.items():
         (users / name).write_text(text)

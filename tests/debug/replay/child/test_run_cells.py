@@ -63,9 +63,7 @@ def kernel(folder: Path, cells: list[str]) -> None:
         client.execute()
 
 
-def test_a_training_in_a_notebook_is_replayed_when_its_kernel_is_gone(
-    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_in_a_notebook_is_replayed_when_its_kernel_is_gone(tmp_path, root, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(root))
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
     monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
@@ -125,9 +123,7 @@ def test_what_is_not_executed_again_is_named(code: str, words: list[str]) -> Non
     assert list(run_cells.left_out(run_cells.opened(code))) == words
 
 
-def test_magics_measure_and_set_and_start_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warned: list[str]
-) -> None:
+def test_magics_measure_and_set_and_start_nothing(tmp_path, monkeypatch, warned):
     main = types.ModuleType("__main__")
     shell = run_cells.Shell(main)
     monkeypatch.setenv("OCRLAB_TRIED", "no")

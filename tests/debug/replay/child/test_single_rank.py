@@ -188,9 +188,7 @@ def test_a_tensor_of_another_rank_is_refused(begun: Callable[..., None], how: st
             getattr(dist, how)(torch.zeros(1), 0)
 
 
-def test_functions_that_a_program_had_imported_already_are_replaced_and_put_back(
-    begun: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_functions_that_a_program_had_imported_already_are_replaced_and_put_back(begun, monkeypatch):
     program: Any = types.ModuleType("program")
     program.recv = torchs = dist.recv
     monkeypatch.setitem(sys.modules, "program", program)
@@ -201,9 +199,7 @@ def test_functions_that_a_program_had_imported_already_are_replaced_and_put_back
 
 
 @pytest.mark.parametrize("torch_is_older", [False, True])
-def test_gradients_are_the_ranks_own_under_ddp(
-    begun: Callable[..., None], monkeypatch: pytest.MonkeyPatch, torch_is_older: bool
-) -> None:
+def test_gradients_are_the_ranks_own_under_ddp(begun, monkeypatch, torch_is_older):
     if torch_is_older:  # its fake backend has no options
         real = fake_pg.FakeProcessGroup
         stub = SimpleNamespace(_create_internal=lambda rank, size, _options: real._create_internal(rank, size, None))

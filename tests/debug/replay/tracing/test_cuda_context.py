@@ -113,9 +113,7 @@ def failed(out: Path, way: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_a_kernel_that_nobody_checked_is_placed_in_its_function_and_not_in_the_operator_that_notices(
-    tmp_path: Path, early: bool
-) -> None:
+def test_a_kernel_that_nobody_checked_is_placed_in_its_function_and_not_in_the_operator_that_notices(tmp_path, early):
     DEVICE.is_early = early  # as with CUDA_LAUNCH_BLOCKING=1
     fault = failed(tmp_path, "function")
     assert (fault["kind"], fault["path"], fault["op"], fault["function"]) == ("exception", "fusion", "Kernel", "Kernel")
@@ -151,9 +149,7 @@ class Lookup(nn.Module):
         return self.table(source)
 
 
-def test_an_error_that_the_program_swallows_is_the_fault_of_the_step_that_had_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_that_the_program_swallows_is_the_fault_of_the_step_that_had_it(tmp_path, monkeypatch):
     net, source = Lookup(), torch.tensor([3, 999_999])
     DEVICE.text = ASSERT
     trace = Tracer(net, {"out": str(tmp_path), "last_step": 2, "cell": {"trace": True}})

@@ -292,9 +292,7 @@ def test_an_exception_that_was_with_a_cause_is_reported_with_that(tmp_path: Path
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_an_exception_after_which_the_program_goes_on_is_a_fault_where_that_is_asked(
-    tmp_path: Path, asked: bool
-) -> None:
+def test_an_exception_after_which_the_program_goes_on_is_a_fault_where_that_is_asked(tmp_path, asked):
     net, batch_in = Net(), batch()
     job = {"out": str(tmp_path), "last_step": 0, "cell": {"trace": True, "swallowed": asked}}
     with traced(net, job) as trace:

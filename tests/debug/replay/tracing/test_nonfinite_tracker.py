@@ -39,9 +39,7 @@ def test_what_the_program_stored_of_an_earlier_batch_is_reported_with_that_batch
 
 
 @pytest.mark.parametrize(("speaks", "op"), [(True, "aten::log10"), (False, None)])
-def test_what_is_met_again_behind_the_last_batch_is_followed_to_its_step(
-    tmp_path: Path, speaks: bool, op: str | None
-) -> None:
+def test_what_is_met_again_behind_the_last_batch_is_followed_to_its_step(tmp_path, speaks, op):
     net, stored = nn.Linear(3, 5), []
     with pytest.raises(ValueError, match="PSNR"), traced(net, job(tmp_path, trace_from=1)) as trace:
         for number in (1, 2, 3):

@@ -107,18 +107,14 @@ os._exit(0)
 
 
 @pytest.mark.parametrize(("culprit", "names"), [(1, [["c"], ["d"], ["c"]]), (9, [["a"], ["b"]])])
-def test_a_second_way_is_tried_where_the_first_tells_nothing(
-    tmp_path: Path, culprit: int, names: list[list[str]]
-) -> None:
+def test_a_second_way_is_tried_where_the_first_tells_nothing(tmp_path, culprit, names):
     command = [sys.executable, "-c", BOTH, str(tmp_path), str(culprit)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(command, cwd=Path(__file__).parents[4], env=environment, check=True, timeout=120)
     assert [part["names"] for part in json.loads((tmp_path / "alone.json").read_text())["tried"]][:2] == names[:2]
 
 
-def test_a_process_that_has_initialised_cuda_is_not_forked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_process_that_has_initialised_cuda_is_not_forked(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(traced_alone.os, "fork", lambda: pytest.fail("it was forked"))
 

@@ -116,9 +116,7 @@ def columns(net: nn.Module, x: Tensor, lengths: Tensor) -> Tensor:
     (sorted_by_length, (4, 3), True), (time_first, (4, 4, 3), True), (plain, (4, 3), None),
     (classes, (4, 3), True),
 ])  # fmt: skip
-def test_whose_it_is_is_a_guess_behind_what_moves_rows(
-    tmp_path: Path, step: Callable[[nn.Module, Tensor, Tensor], Tensor], shape: tuple[int, ...], guessed: bool | None
-) -> None:
+def test_whose_it_is_is_a_guess_behind_what_moves_rows(tmp_path, step, shape, guessed):
     x = torch.rand(shape) + 1
     x[1] = 0
     assert fault(tmp_path, step, x, LENGTHS).get("guessed") == guessed
@@ -134,9 +132,7 @@ class Strict(nn.Module):
 
 
 @pytest.mark.parametrize(("order", "samples"), [(None, [1]), (ORDER, None)])
-def test_a_module_does_not_get_moved_rows_individually(
-    tmp_path: Path, order: Tensor | None, samples: list[int] | None
-) -> None:
+def test_a_module_does_not_get_moved_rows_individually(tmp_path, order, samples):
     strict = Strict()
     x = torch.ones(4, 3)
     x[1] = 0

@@ -64,7 +64,5 @@ def fault(out: Path, collate: Collate, samples: Sequence[Any], names: Sequence[s
         ([sample(1), sample(2), sample(9), sample(3)], "c.png"),
     ],
 )
-def test_the_sample_that_produced_a_row_is_named(
-    tmp_path: Path, collate: Collate, samples: list[Any], name: str
-) -> None:
+def test_the_sample_that_produced_a_row_is_named(tmp_path, collate, samples, name):
     assert fault(tmp_path, collate, samples)["names"] == [name]

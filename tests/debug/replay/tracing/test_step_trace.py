@@ -56,9 +56,7 @@ class Filter(nn.Module):
 
 
 @pytest.mark.parametrize(("where", "phase"), [("forward", "forward"), ("plain", "forward"), ("backward", "backward")])
-def test_a_kernel_of_the_users_own_is_placed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, phase: str
-) -> None:
+def test_a_kernel_of_the_users_own_is_placed(tmp_path, monkeypatch, where, phase):
     device = Device()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
