@@ -205,9 +205,7 @@ OURS = sorted(path.stem for path in Path(__file__).parents[2].glob("notebooks/*.
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "06_crash" else pytest.mark.slow) for name in OURS]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in OURS])
 def test_a_notebook_of_ours_as_a_report(browser, name, root, tmp_path, monkeypatch, capsys):
     figures = judged(browser, executed(root / "notebooks" / f"{name}.ipynb", tmp_path, monkeypatch))
     with capsys.disabled():

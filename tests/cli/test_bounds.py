@@ -48,7 +48,7 @@ def page(folder: Path, name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("count", "what"),
     [
-        (1000, "duplicate_box"),
+        (400, "duplicate_box"),
         pytest.param(5100, "unreadable_annotation", marks=pytest.mark.slow),
         pytest.param(20_500, "unreadable_annotation", marks=pytest.mark.slow),
     ],
@@ -64,10 +64,10 @@ def test_very_many_equal_boxes(tmp_path: Path, count: int, what: str) -> None:
         assert len(mine) == count - 1, "each but the first, once"
 
 
-def test_a_polygon_of_a_million_points_costs_its_page(tmp_path: Path) -> None:
+def test_a_polygon_of_very_many_points_costs_its_page(tmp_path: Path) -> None:
     page(tmp_path, "good", "")
     (tmp_path / "train/images/bad.png").write_bytes((tmp_path / "train/images/good.png").read_bytes())
-    angle = np.linspace(0, 2 * np.pi, 10**6, endpoint=False)
+    angle = np.linspace(0, 2 * np.pi, 10**5, endpoint=False)
     points = np.stack((200 + 100 * np.cos(angle), 300 + 100 * np.sin(angle)), axis=1).round(2).tolist()
     rows = [{"image": "bad.png", "boxes": [{"points": points}]}, {"image": "good.png", "boxes": []}]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -78,7 +78,7 @@ def test_a_polygon_of_a_million_points_costs_its_page(tmp_path: Path) -> None:
     done = ocrlab("samples", "convert", tmp_path, tmp_path.parent / "out", "--to", "jsonl", "--json", cwd=tmp_path)
     record = json.loads(done.stdout)
     assert (done.returncode, record["pages"]) == (1, {"train": 1})
-    assert "has too many points. Given: 1,000,000. Needed: at most 10,000" in record["problems"][0]
+    assert "has too many points. Given: 100,000. Needed: at most 10,000" in record["problems"][0]
 
 
 def test_a_bad_byte_in_json_lines_costs_its_line(tmp_path: Path) -> None:

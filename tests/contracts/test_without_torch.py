@@ -100,7 +100,7 @@ def test_a_torch_that_kills_or_hangs(torch: str, cause: str, tmp_path: Path) -> 
     (broken / "torch" / "__init__.py").write_text(torch)
     script = tmp_path / "train.py"
     script.write_text("import torch\n")
-    words = ["--silence", "3", "--on-hang", "kill", "--", sys.executable, str(script)]
+    words = ["--silence", "1.5", "--on-hang", "kill", "--", sys.executable, str(script)]
     done = ocrlab(sys.executable, "watch", "--run-dir", str(tmp_path / "run"), *words, path=broken)
     assert done.returncode in (132, 124), done.stderr
     assert first(tmp_path / "run") == cause

@@ -16,6 +16,7 @@ from ocrlab.model.inference_graph import Convolution, build, fused
 
 ENCODERS = ("resnet18_slim", "resnet18", "resnet50", "mobilenet_v3_large")
 PAIRS = list(itertools.product(ENCODERS, ("fpn", "unet")))
+MOST = [pytest.param(pair, marks=pytest.mark.slow if pair[0] == "resnet50" else ()) for pair in PAIRS]
 
 
 def trained(encoder: str, decoder: str) -> Detector:
@@ -53,7 +54,7 @@ def exact(model: Detector, images: torch.Tensor) -> torch.Tensor:
         return wide.head.probability(wide.decoder(wide.encoder(x))).sigmoid()
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+@pytest.mark.parametrize("pair", MOST, ids="+".join)
 def test_it_is_the_same_function(built, pair):
     """In float64 to the last digits; in float32 no farther from that than the detector itself is."""
     model = built[pair]

@@ -97,7 +97,7 @@ def test_a_right_suspicion_saves_runs_and_a_wrong_suspicion_costs_none() -> None
             assert (answer.items, len(search.runs)) == ((culprit,), 5)
 
 
-@pytest.mark.parametrize("rate", [0.3, 0.5, 0.9])
+@pytest.mark.parametrize("rate", [pytest.param(0.3, marks=pytest.mark.slow), 0.5, 0.9])
 def test_a_flaky_failure_is_blamed_wrongly_in_five_of_100_at_most(rate: float) -> None:
     dice, wrong, right = random.Random(0), 0, 0
     for _ in range(100):

@@ -53,7 +53,7 @@ COUNTS = "n = 0\nwhile True: n += 1"
     ids=["last words are not progress", "stacks of the hang", "little is sure"],
 )
 def test_who_ends_what_hangs_leaves_the_report_of_the_hang(code, number, status, sure, started, tmp_path):
-    with started(code, "--silence", "2", stderr=subprocess.PIPE, text=True) as watcher:
+    with started(code, "--silence", "1", stderr=subprocess.PIPE, text=True) as watcher:
         assert "the program continues" in watcher.stderr.readline()
         watcher.send_signal(number)
         errors = watcher.stderr.read()
@@ -143,7 +143,7 @@ with two: pass
     ids=["deadlock", "stopped"],
 )
 def test_a_deadlock_and_a_stopped_program_keep_their_names(code, cause, watched):
-    done = watched(code, "--silence", "2", "--on-hang", "kill")
+    done = watched(code, "--silence", "1", "--on-hang", "kill")
     best = done.verdict["causes"][0]
     assert (best["id"], best["confidence"] >= 0.6, "busy" in done.err) == (cause, True, False)
 

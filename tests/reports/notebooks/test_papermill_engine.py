@@ -123,6 +123,7 @@ def test_a_crash_overwrites_the_outcome_names_signal_and_cell_and_leaves_no_orph
     )
 
 
+@pytest.mark.slow
 def test_a_cell_that_never_ends_is_stuck_and_shows_where(execute: Execute) -> None:
     began = time.monotonic()
     waits = "import threading\ndef wait_for_nobody():\n    threading.Event().wait()\nwait_for_nobody()"

@@ -158,7 +158,10 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+OFTEN = ("", "broken", "stale", "scaled", "scales")
+
+
+@pytest.mark.parametrize("fault", [pytest.param(f, marks=() if f in OFTEN else pytest.mark.slow) for f in FAULTS])
 def test_no_value_is_read_and_the_findings_are_those_of_the_host(tmp_path, fault, mode, monkeypatch, capsys):
     case = Case(fault)
     with mode:

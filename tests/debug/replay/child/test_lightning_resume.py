@@ -105,7 +105,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("reaches", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("reaches", [True, False])
 def test_it_validates_between_epochs_and_asks_workers_that_stay_again(tmp_path: Path, reaches: bool) -> None:
     program, run = tmp_path / "program.py", tmp_path / "run"
     program.write_text(PROGRAM)
