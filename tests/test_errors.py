@@ -44,12 +44,9 @@ def test_json_has_a_schema_and_no_nan():
 def test_prediction_has_the_fixed_form():
     page = records.Prediction("page.jpg", 900, 1280, [records.Detection([[0, 0], [1, 0], [1, 1]], 0.97)])
     assert records.to_json(page) == {
-        "schema": 1,
-        "image": "page.jpg",
-        "width": 900,
-        "height": 1280,
+        "schema": 1, "image": "page.jpg", "width": 900, "height": 1280,
         "detections": [{"polygon": [[0, 0], [1, 0], [1, 1]], "score": 0.97}],
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

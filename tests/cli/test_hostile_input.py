@@ -26,28 +26,17 @@ def write_page(folder: Path, name: str = "a", split: str = "train", label: str =
 @pytest.mark.parametrize(
     "words",
     [
-        ["train", "data={D}"],
-        ["train", "{C}"],
-        ["train", "{D}x=1"],
-        ["evaluate", "--oracle", "{D}", "split=train"],
-        ["predict", "{D}/train/images"],
-        ["samples", "check", "{D}"],
-        ["samples", "show", "{D}"],
-        ["samples", "convert", "{D}", "OUT", "--to", "icdar"],
-        ["samples", "make", "{C}"],
-        ["diagnose", "{D}/missing"],
-        ["diagnose", "{C}"],
-        ["runs", "{D}/missing"],
-        ["report", "html", "{C}"],
-        ["report", "bug", "{C}"],
-        ["replay", "{D}"],
-        ["bisect", "{D}"],
-        ["memory", "fit", "data={D}/missing"],
-        ["watch", "--", "./{D}/missing"],
+        ["train", "data={D}"], ["train", "{C}"], ["train", "{D}x=1"],
+        ["evaluate", "--oracle", "{D}", "split=train"], ["predict", "{D}/train/images"],
+        ["samples", "check", "{D}"], ["samples", "show", "{D}"],
+        ["samples", "convert", "{D}", "OUT", "--to", "icdar"], ["samples", "make", "{C}"],
+        ["diagnose", "{D}/missing"], ["diagnose", "{C}"], ["runs", "{D}/missing"],
+        ["report", "html", "{C}"], ["report", "bug", "{C}"], ["replay", "{D}"], ["bisect", "{D}"],
+        ["memory", "fit", "data={D}/missing"], ["watch", "--", "./{D}/missing"],
         ["doctor", "--python", "{D}"],
     ],
     ids=" ".join,
-)
+)  # fmt: skip
 def test_a_name_is_shown_and_not_obeyed(tmp_path, monkeypatch, capfd, words):
     monkeypatch.chdir(tmp_path)
     write_page(Path(HOSTILE), HOSTILE, label="garbage")

@@ -68,33 +68,16 @@ def test_wrong_use_is_2_and_a_single_message(words, message, capsys):
 @pytest.mark.parametrize(
     "words",
     [
-        "predict none.jpg",
-        "evaluate --checkpoint none.ckpt data=none",
-        "evaluate --predictions none data=none",
-        "evaluate --oracle none",
-        "train data=none",
-        "train --config none.yaml",
-        "train --resume none",
-        "train weights=none.ckpt data=pages",
-        "export onnx --checkpoint none.ckpt --out m.onnx",
-        "samples check none",
-        "samples show none",
-        "samples convert none new --to coco",
-        "runs none",
-        "diagnose none.log",
-        "diagnose --jsonl none.jsonl",
-        "replay none",
-        "bisect none",
-        "memory fit data=none",
-        "memory estimate data=none",
-        "memory why none.log",
-        "report bug none",
-        "report html none.ipynb",
-        "run none.ipynb",
-        "kernel --ptxas none.log",
-        "kernel --ncu none.csv",
+        "predict none.jpg", "evaluate --checkpoint none.ckpt data=none",
+        "evaluate --predictions none data=none", "evaluate --oracle none", "train data=none",
+        "train --config none.yaml", "train --resume none", "train weights=none.ckpt data=pages",
+        "export onnx --checkpoint none.ckpt --out m.onnx", "samples check none", "samples show none",
+        "samples convert none new --to coco", "runs none", "diagnose none.log",
+        "diagnose --jsonl none.jsonl", "replay none", "bisect none", "memory fit data=none",
+        "memory estimate data=none", "memory why none.log", "report bug none", "report html none.ipynb",
+        "run none.ipynb", "kernel --ptxas none.log", "kernel --ncu none.csv",
     ],
-)
+)  # fmt: skip
 def test_a_path_that_is_not_there_is_wrong_use_of_every_command(words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pages").symlink_to(Path(__file__).parents[2] / "data_samples")

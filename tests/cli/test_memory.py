@@ -71,18 +71,8 @@ def test_a_real_fit_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     done = subprocess.run(
         [
-            sys.executable,
-            "-c",
-            code,
-            "memory",
-            "fit",
-            *words,
-            "batch_size=3",
-            "--limit",
-            "1.2",
-            "--minutes",
-            "2",
-            "--json",
+            sys.executable, "-c", code, "memory", "fit", *words, "batch_size=3", "--limit", "1.2",
+            "--minutes", "2", "--json",
         ],
         capture_output=True,
         text=True,
@@ -90,7 +80,7 @@ def test_a_real_fit_leaves_nothing_behind(tmp_path: Path) -> None:
         cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
         check=False,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["batch"] > 3, "three pages, and crops of them again"

@@ -15,16 +15,9 @@ from ocrlab.debug.watch.lifecycle import Ended, Options
 from ocrlab.records import Cause, Verdict
 
 HEAVY = (
-    "torch",
-    "numpy",
-    "pydantic",
-    "yaml",
-    "rich",
-    "cv2",
-    "ocrlab.config.schema",
-    "ocrlab.debug.diagnosis",
+    "torch", "numpy", "pydantic", "yaml", "rich", "cv2", "ocrlab.config.schema", "ocrlab.debug.diagnosis",
     "ocrlab.hardware.host",
-)
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -95,15 +95,11 @@ def test_every_refused_name_says_what_to_do_instead(name):
 @pytest.mark.parametrize(
     ("name", "right"),
     [
-        ("batchsize", "batch_size"),
-        ("batch-size", "batch_size"),
-        ("learning-rate", "optim.lr"),
-        ("optimizer.warmup_step", "optim.warmup_steps"),
-        ("trainer.lr", "optim.lr"),
-        ("epochs", "trainer.max_epochs"),
-        ("hardwear", "hardware"),
+        ("batchsize", "batch_size"), ("batch-size", "batch_size"), ("learning-rate", "optim.lr"),
+        ("optimizer.warmup_step", "optim.warmup_steps"), ("trainer.lr", "optim.lr"),
+        ("epochs", "trainer.max_epochs"), ("hardwear", "hardware"),
     ],
-)
+)  # fmt: skip
 def test_the_nearest_name_is_reported(name, right):
     with pytest.raises(ConfigError) as caught:
         find(name, keys(), "command line")

@@ -142,34 +142,20 @@ def state_of_python():
     state["signal mask"] = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     state["environment"] = dict(os.environ)
     state["tracing"] = (
-        sys.gettrace(),
-        sys.getprofile(),
-        threading.gettrace(),
-        threading.getprofile(),
+        sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile(),
         tracemalloc.is_tracing(),
-    )
+    )  # fmt: skip
     state["hooks of Python"] = (
-        sys.excepthook,
-        sys.unraisablehook,
-        sys.displayhook,
-        threading.excepthook,
-        sys.breakpointhook,
-        [*map(id, sys.meta_path)],
-        [*sys.path],
-        sys.stdout,
-        sys.stderr,
-        atexit._ncallbacks(),
-    )
+        sys.excepthook, sys.unraisablehook, sys.displayhook, threading.excepthook, sys.breakpointhook,
+        [*map(id, sys.meta_path)], [*sys.path], sys.stdout, sys.stderr, atexit._ncallbacks(),
+    )  # fmt: skip
     state["warnings"] = [*warnings.filters]
     state["logging"] = (logging.root.level, [*logging.root.handlers], logging.root.manager.disable)
     state["garbage"] = (gc.isenabled(), gc.get_threshold(), gc.get_debug(), [*gc.callbacks])
     state["limits"] = (
-        sys.getrecursionlimit(),
-        sys.getswitchinterval(),
-        faulthandler.is_enabled(),
-        os.getcwd(),
+        sys.getrecursionlimit(), sys.getswitchinterval(), faulthandler.is_enabled(), os.getcwd(),
         [resource.getrlimit(number) for number in range(16)],
-    )
+    )  # fmt: skip
     state["threads"] = {thread.name for thread in threading.enumerate()}
     state["children"] = {process.pid for process in multiprocessing.active_children()}
     state["files"] = sorted(

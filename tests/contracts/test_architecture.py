@@ -90,15 +90,9 @@ def defines(module: str, name: str) -> bool:
 
 # Names that a text makes up: a decoder that the reader writes, a module in a test's own string, attributes of modules.
 ELSEWHERE = (
-    "ocrlab/model/sum.py",
-    "tests/model/test_sum.py",
-    "tests/x.py",
-    "ocrlab.x",
-    "ocrlab.debug.recorder.nothing",
-    "ocrlab.cli.report_",
-    "__path__",
-    "__file__",
-)
+    "ocrlab/model/sum.py", "tests/model/test_sum.py", "tests/x.py", "ocrlab.x",
+    "ocrlab.debug.recorder.nothing", "ocrlab.cli.report_", "__path__", "__file__",
+)  # fmt: skip
 
 
 def test_every_dotted_name_and_path_in_a_text_leads_somewhere() -> None:

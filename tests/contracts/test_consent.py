@@ -278,31 +278,17 @@ def test_a_strangers_training_is_not_bisected_without_consent(tmp_path: Path) ->
 
 
 HOSTILE = (
-    "runs .",
-    "diagnose RUN",
-    "diagnose RUN/incident/log_tail.txt",
-    "diagnose RUN/report.ipynb",
-    "memory why RUN",
-    "memory estimate RUN/config.yaml",
-    "memory fit RUN/config.yaml",
-    "replay RUN",
-    "replay RUN --rank 1",
-    "bisect RUN",
-    "bisect RUN --against batch_size=1",
-    "bisect RUN/config.yaml",
-    "report bug RUN",
-    "report bug RUN --verify",
-    "report bug RUN/incident --out new/bug.md",
-    "report bug RUN/report.ipynb",
-    "report html RUN/report.ipynb --out new.html",
-    "train RUN/config.yaml",
+    "runs .", "diagnose RUN", "diagnose RUN/incident/log_tail.txt", "diagnose RUN/report.ipynb",
+    "memory why RUN", "memory estimate RUN/config.yaml", "memory fit RUN/config.yaml", "replay RUN",
+    "replay RUN --rank 1", "bisect RUN", "bisect RUN --against batch_size=1", "bisect RUN/config.yaml",
+    "report bug RUN", "report bug RUN --verify", "report bug RUN/incident --out new/bug.md",
+    "report bug RUN/report.ipynb", "report html RUN/report.ipynb --out new.html", "train RUN/config.yaml",
     "train --resume RUN",
     "train weights=RUN/checkpoints/last.ckpt data=DATA runtime.threads=1 trainer.precision=fp32 batch_size=1 crop=64",
     "evaluate --checkpoint RUN/checkpoints/last.ckpt data=DATA split=val",
-    "predict DATA/val --checkpoint RUN",
-    "predict DATA/val --checkpoint RUN/checkpoints/last.ckpt",
+    "predict DATA/val --checkpoint RUN", "predict DATA/val --checkpoint RUN/checkpoints/last.ckpt",
     "export onnx --checkpoint RUN/checkpoints/last.ckpt --out new.onnx",
-)
+)  # fmt: skip
 
 
 @pytest.fixture

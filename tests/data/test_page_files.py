@@ -31,13 +31,9 @@ def test_images_and_texts_are_matched_by_name(tmp_path: Path) -> None:
     matches, errors = pairs(tmp_path)
     assert not errors
     assert matches == {
-        "B.JPEG": "gt_B.txt",
-        "a.jpg": "gt_a.txt",
-        "c.d.e.PNG": "gt_c.d.e.TXT",
-        "gt_own.tif": "gt_own.txt",
-        "plain.webp": "plain.txt",
-        "with space.bmp": "gt_with space.txt",
-    }
+        "B.JPEG": "gt_B.txt", "a.jpg": "gt_a.txt", "c.d.e.PNG": "gt_c.d.e.TXT",
+        "gt_own.tif": "gt_own.txt", "plain.webp": "plain.txt", "with space.bmp": "gt_with space.txt",
+    }  # fmt: skip
     assert list(matches) == sorted(matches)
 
 
@@ -67,12 +63,9 @@ def test_the_names_of_published_sets(tmp_path: Path) -> None:
     matches, errors = pairs(tmp_path)
     assert not errors
     assert matches == {
-        "img11.jpg": "poly_gt_img11.txt",
-        "1001.jpg": "0001001.txt",
-        "x.jpg": "x.jpg.txt",
-        "IMG_2.JPG": "gt_img_2.txt",
-        "y.png": "gt_y.txt",
-    }
+        "img11.jpg": "poly_gt_img11.txt", "1001.jpg": "0001001.txt", "x.jpg": "x.jpg.txt",
+        "IMG_2.JPG": "gt_img_2.txt", "y.png": "gt_y.txt",
+    }  # fmt: skip
 
 
 def test_a_page_without_annotation_does_not_take_that_of_another(tmp_path: Path) -> None:

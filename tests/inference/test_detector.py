@@ -89,13 +89,10 @@ def test_what_is_shipped_is_whole():
 @pytest.mark.parametrize(
     "image",
     [
-        np.zeros((4, 4), np.uint8),
-        np.zeros((4, 4, 3)),
-        np.zeros((4, 4, 4), np.uint8),
-        np.zeros((0, 4, 3), np.uint8),
-        [[[0, 0, 0]]],
+        np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((4, 4, 4), np.uint8),
+        np.zeros((0, 4, 3), np.uint8), [[[0, 0, 0]]],
     ],
-)
+)  # fmt: skip
 def test_an_image_of_another_kind_is_refused(detector, image):
     with pytest.raises(ShapeError, match="RGB"):
         detector.detect(image)

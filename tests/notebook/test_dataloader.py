@@ -18,14 +18,9 @@ from ocrlab.training.lightning_module import Training
 def report() -> LoaderReport:
     """Return the figures of a training with one worker whose second page is slow."""
     process = {
-        "worker": 0,
-        "pid": 7,
-        "samples": 40,
-        "samples_per_second": 12.5,
-        "busy": 0.9,
-        "on_cpu": 0.4,
+        "worker": 0, "pid": 7, "samples": 40, "samples_per_second": 12.5, "busy": 0.9, "on_cpu": 0.4,
         "threads": 2,
-    }
+    }  # fmt: skip
     memory = {"rss_mb": 410.2, "pss_mb": 200.0, "private_mb": 90.0, "growth_mb": 130.4, "ended": ""}
     trial = {"step_ms": 50.0, "low_ms": 48.0, "high_ms": 55.0, "error": "", "waiting": 0.1, "first_s": 0.2, "steps": 9}
     broken = dict.fromkeys(("step_ms", "low_ms", "high_ms")) | {"error": "ValueError: <b>no</b>"}
@@ -63,12 +58,9 @@ def test_every_section_says_its_finding_and_stands_alone(report: LoaderReport, r
 
     slow = dataloader.slowest(report, Config(data=str(root / "data_samples")))
     views = [
-        dataloader.waiting(report),
-        dataloader.workers(report),
-        slow,
-        dataloader.profile(report),
+        dataloader.waiting(report), dataloader.workers(report), slow, dataloader.profile(report),
         dataloader.recommended(report),
-    ]
+    ]  # fmt: skip
     texts = "\n".join(view.text for view in views)
     for part in (
         "Waiting for data is 40 % of the step",

@@ -27,27 +27,17 @@ SECRET = "Qq7-hunter2xyz"
 @pytest.mark.parametrize(
     "text",
     [
-        f"API_KEY={SECRET}",
-        f"wandb_api_key: {SECRET}",
-        f'{{"hf_token": "{SECRET}", "n": 1}}',
-        f'{{\\"token\\": \\"{SECRET}\\"}}',
-        f"Config(n=1, api_key='{SECRET}', m=2)",
-        f"python train.py --api-key {SECRET} --lr 1e-3",
-        f"python train.py --password={SECRET}",
-        f"ocrlab run mine.ipynb -p api_key {SECRET}",
-        f"['--api-key', '{SECRET}']",
-        f"INFO: token={SECRET}",
-        f"GET /x?access_token={SECRET}&n=1",
-        f'os.environ["HF_TOKEN"] = "{SECRET}"',
-        f'api_key: str = "{SECRET}"',
-        f"dbPassword = {SECRET}",
-        f"Authorization: Bearer {SECRET}",
-        f'"Authorization": "Basic {SECRET}"',
-        f"proxy-authorization: {SECRET}",
-        "WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567",
+        f"API_KEY={SECRET}", f"wandb_api_key: {SECRET}", f'{{"hf_token": "{SECRET}", "n": 1}}',
+        f'{{\\"token\\": \\"{SECRET}\\"}}', f"Config(n=1, api_key='{SECRET}', m=2)",
+        f"python train.py --api-key {SECRET} --lr 1e-3", f"python train.py --password={SECRET}",
+        f"ocrlab run mine.ipynb -p api_key {SECRET}", f"['--api-key', '{SECRET}']",
+        f"INFO: token={SECRET}", f"GET /x?access_token={SECRET}&n=1",
+        f'os.environ["HF_TOKEN"] = "{SECRET}"', f'api_key: str = "{SECRET}"', f"dbPassword = {SECRET}",
+        f"Authorization: Bearer {SECRET}", f'"Authorization": "Basic {SECRET}"',
+        f"proxy-authorization: {SECRET}", "WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567",
         "password: 12345678",
     ],
-)
+)  # fmt: skip
 def test_what_stands_after_the_name_of_a_secret_is_replaced(text: str) -> None:
     cleaned = redaction.clean(text)
     assert "(secret)" in cleaned and "hunter2" not in cleaned and "45678" not in cleaned and "cdef" not in cleaned
@@ -68,29 +58,16 @@ def test_all_of_a_long_value_is_replaced() -> None:
     "piece",
     [
         *(
-            "epoch 1 step=12 loss=0.5 file.py:12\n",
-            "a.",
-            "a-",
-            'token="',
-            'token=\\"',
-            "token=a(,",
-            "eyJaaaaaaa.",
-            "\\",
+            "epoch 1 step=12 loss=0.5 file.py:12\n", "a.", "a-", 'token="', 'token=\\"', "token=a(,",
+            "eyJaaaaaaa.", "\\",
         ),
         *(" ", "a://b:", "-----BEGIN PRIVATE KEY-----", "bearer ", "--password "),
         *(
-            "eyJ",
-            "key=",
-            "api key ",
-            "a@b.c.",
-            "://hook/hooks/a1A/",
-            "n1:2:3 [0] NCCL INFO ",
-            "\\u0061",
-            "uid=1(a",
-            "%25",
+            "eyJ", "key=", "api key ", "a@b.c.", "://hook/hooks/a1A/", "n1:2:3 [0] NCCL INFO ", "\\u0061",
+            "uid=1(a", "%25",
         ),
     ],
-)
+)  # fmt: skip
 def test_the_time_grows_with_the_length_only(piece: str) -> None:
     def seconds(length: int) -> float:
         text = piece * (length // len(piece))

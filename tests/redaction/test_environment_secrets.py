@@ -20,27 +20,15 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "spelt",
     [
-        VALUE,
-        quote(VALUE),
-        quote(VALUE, safe=""),
-        quote(VALUE, safe="").lower(),
-        quote_plus(VALUE),
-        json.dumps(VALUE),
-        json.dumps(VALUE, ensure_ascii=False),
-        json.dumps(VALUE).replace("/", "\\/"),
-        repr(VALUE),
-        html.escape(VALUE),
-        html.escape(VALUE).replace("&#x27;", "&#39;"),
-        VALUE[:7] + "\x1b[0m" + VALUE[7:],
-        VALUE.upper(),
-        html.escape(json.dumps(VALUE)),
-        html.escape(html.escape(VALUE)),
-        json.dumps(json.dumps(VALUE)),
-        json.dumps(repr(VALUE)),
+        VALUE, quote(VALUE), quote(VALUE, safe=""), quote(VALUE, safe="").lower(), quote_plus(VALUE),
+        json.dumps(VALUE), json.dumps(VALUE, ensure_ascii=False), json.dumps(VALUE).replace("/", "\\/"),
+        repr(VALUE), html.escape(VALUE), html.escape(VALUE).replace("&#x27;", "&#39;"),
+        VALUE[:7] + "\x1b[0m" + VALUE[7:], VALUE.upper(), html.escape(json.dumps(VALUE)),
+        html.escape(html.escape(VALUE)), json.dumps(json.dumps(VALUE)), json.dumps(repr(VALUE)),
         quote(quote(VALUE, safe=""), safe=""),
         json.dumps(VALUE).replace("&", "\\u0026").replace("<", "\\u003c").replace("+", "\\u002B"),
     ],
-)
+)  # fmt: skip
 def test_spellings(spelt: str) -> None:
     cleaned, count = redaction.clean_and_count(f"got {spelt}!")
     assert count == 1 and "(MY_TRACKER_TOKEN)" in cleaned and "wo" not in cleaned.lower()

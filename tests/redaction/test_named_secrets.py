@@ -12,13 +12,9 @@ def test_a_bare_key_of_hexadecimal_digits_behind_the_word() -> None:
 def test_mappings_hide_texts_and_keep_what_is_no_secret() -> None:
     mapping = {"token": None, "auth": True, "api_key": 12345678, "key_rate": 0.5, "secrets": ["a", "b"], "hf_token": ""}
     expected = {
-        "token": None,
-        "auth": True,
-        "api_key": "(secret)",
-        "key_rate": 0.5,
-        "secrets": "(secret)",
+        "token": None, "auth": True, "api_key": "(secret)", "key_rate": 0.5, "secrets": "(secret)",
         "hf_token": "",
-    }
+    }  # fmt: skip
     assert redaction.clean_and_count(mapping) == (expected, 2)
 
 

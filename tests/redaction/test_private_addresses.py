@@ -45,19 +45,11 @@ def test_private_addresses_are_replaced(text: str, expected: str) -> None:
         ),
         *("tensorrt-cu12-bindings==10.13.3.9", "cublas 10.2.2.89", "CUDA driver version 10.2.89.1", "v10.1.2.3"),
         *(
-            "ptxas release 10.1, V10.1.243",
-            "10.1.2",
-            "10.1.2.3.4",
-            "10.1.2.300",
-            "1.10.0.0.1",
-            "0.10.1.2.3",
-            "10.19045.1.1",
+            "ptxas release 10.1, V10.1.243", "10.1.2", "10.1.2.3.4", "10.1.2.300", "1.10.0.0.1",
+            "0.10.1.2.3", "10.19045.1.1",
         ),
         *(
-            "Driver Version: 535.104.05",
-            "libnccl.so.2.18.3",
-            "2026-11-22 09:57:31",
-            "26-11-22-09-57-31",
+            "Driver Version: 535.104.05", "libnccl.so.2.18.3", "2026-11-22 09:57:31", "26-11-22-09-57-31",
             "0x7f10a2b3c4d5",
         ),
         *("0000:fe:00.0", "00000000:65:00.0", "12:34:56", "tensor([10, 0, 0, 1])", "loss 10.123", "shape 10.0, 0.1"),
@@ -69,6 +61,6 @@ def test_private_addresses_are_replaced(text: str, expected: str) -> None:
         "package      version\nnvidia-cufft-cu12   11.2.1.3\nnvidia-curand-cu12  10.3.5.147\n",
         "    at fec0.py:12:34",
     ],
-)
+)  # fmt: skip
 def test_what_only_looks_like_an_address_stays(text: str) -> None:
     assert redaction.clean(text) == text

@@ -20,19 +20,13 @@ CHOSEN = """
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "e": "\x1b", "0": "\0", "\\": "\\"}
 # Values that look like most that are drawn; in `test_values_drawn_at_random` some look like a word or a number.
 TYPICAL = {
-    "K": "Wq7zRb2xK9pLm4",
-    "P": "Sommer2024!x",
-    "S": "Qq7hB2xYz0T1a3c5D6e9",
-    "T": "aB3dK9xQ2mZ7pL4vR8tW1yN6cF5hJ0sG",
-    "L": "k3z9x1ab7q2m5w8e4r6t0y1u",
-    "C": "Q7ZX4M2K5T3W6R2B",
-    "N": "482915",
-    "H": "31c1010c0f0f1c5a3a2a0b5c9d3f6e7a8b9c0d1e",
-    "h": "0a1b2c3d4e5f60718293a4b5c6d7e8f9",
-    "U": "7f3c2a1b-9d7e-4c55-8a11-0b5d2e6f7a91",
+    "K": "Wq7zRb2xK9pLm4", "P": "Sommer2024!x", "S": "Qq7hB2xYz0T1a3c5D6e9",
+    "T": "aB3dK9xQ2mZ7pL4vR8tW1yN6cF5hJ0sG", "L": "k3z9x1ab7q2m5w8e4r6t0y1u", "C": "Q7ZX4M2K5T3W6R2B",
+    "N": "482915", "H": "31c1010c0f0f1c5a3a2a0b5c9d3f6e7a8b9c0d1e",
+    "h": "0a1b2c3d4e5f60718293a4b5c6d7e8f9", "U": "7f3c2a1b-9d7e-4c55-8a11-0b5d2e6f7a91",
     "B": "Zc5Wj3k1uY8fT0qLxv9oQmN2bD7sR4eHgA6iPpKzXyw=",
     "D": "Zc5Wj3k1uY8fT0qLxv9+QmN2bD7sR4eHgA6iPpKzXywT1x8Rk2/b3Vn5Gq7Lm9Cw4Jd6Hs0Ea2Fy8Ui1Po3Bt==",
-}
+}  # fmt: skip
 
 
 def lines(file: str) -> list[str]:
@@ -105,16 +99,10 @@ toegangssleutel секретный_ключ API-ключ jeton токен
 @pytest.mark.parametrize(
     "form",
     [
-        "{}: {}",
-        "{} = '{}'",
-        '{{"{}": "{}"}}',
-        "<{0}>{1}</{0}>",
-        '<set {}="{}"/>',
-        "{}:\n    {}\n",
-        "tool --{} {} data/",
-        "f({}=SecretStr('{}'), n=1)",
+        "{}: {}", "{} = '{}'", '{{"{}": "{}"}}', "<{0}>{1}</{0}>", '<set {}="{}"/>', "{}:\n    {}\n",
+        "tool --{} {} data/", "f({}=SecretStr('{}'), n=1)",
     ],
-)
+)  # fmt: skip
 def test_names_in_many_languages(name: str, form: str) -> None:
     text = form.format(name, KEY)
     cleaned, count = redaction.clean_and_count(text)

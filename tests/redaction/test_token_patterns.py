@@ -125,31 +125,16 @@ def test_keys_in_which_separators_stand_anywhere(front: str) -> None:
     "text",
     [
         *(
-            "pypi-server",
-            "npm_config_registry",
-            "local-rank",
-            "dapi2",
-            "as-is",
-            "as-implementedinthereference",
-            "sk-learn",
+            "pypi-server", "npm_config_registry", "local-rank", "dapi2", "as-is",
+            "as-implementedinthereference", "sk-learn",
         ),
         *("$1$2$3", "costs $5$ or $6$ each", "$2a$", "$y$x$", "\\(\\alpha$1$\\beta$2$\\)", "${1}$argon2id"),
         *(
-            "SG.loss",
-            "r8_conv",
-            "hvs.py",
-            "sk_live_",
-            "1//0",
-            "eyJust",
-            "AKIA is a prefix",
-            "gl_c_xyz",
-            "ak-47",
-            "v1.0-rc2.Linux-x86_64",
-            "live_Epoch3_Batch20_Loss4",
-            "API-Lr3_B16-Adam2_SGD_X2",
+            "SG.loss", "r8_conv", "hvs.py", "sk_live_", "1//0", "eyJust", "AKIA is a prefix", "gl_c_xyz",
+            "ak-47", "v1.0-rc2.Linux-x86_64", "live_Epoch3_Batch20_Loss4", "API-Lr3_B16-Adam2_SGD_X2",
             "key-Epoch3_conv2dBlock_L4",
         ),
     ],
-)
+)  # fmt: skip
 def test_words_that_begin_like_a_token_stay(text: str) -> None:
     assert redaction.clean(text) == text

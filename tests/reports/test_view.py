@@ -154,13 +154,9 @@ def clock() -> FakeClock:
 
 def train(step: int, total: int = 100, **figures: float) -> dict[str, object]:
     return {
-        "kind": "train",
-        "step": step,
-        "total": total,
-        "loss": 5.0 / (1 + step),
-        "images_per_second": 7.5,
+        "kind": "train", "step": step, "total": total, "loss": 5.0 / (1 + step), "images_per_second": 7.5,
         **figures,
-    }
+    }  # fmt: skip
 
 
 def test_it_shows_at_once_then_twice_a_second_and_the_end(clock: FakeClock) -> None:

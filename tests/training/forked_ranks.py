@@ -27,18 +27,10 @@ from ocrlab.training.lightning_module import Training
 from ocrlab.training.run_callback import RunCallback
 
 TINY = (
-    "width=32",
-    "crop=64",
-    "batch_size=2",
-    "optim.grad_clip=0",
-    "trainer.val_every=3",
-    "trainer.log_every=1",
-    "trainer.accelerator=cpu",
-    "trainer.precision=fp32",
-    "runtime.channels_last=false",
-    "runtime.workers=0",
-    "runtime.threads=1",
-)
+    "width=32", "crop=64", "batch_size=2", "optim.grad_clip=0", "trainer.val_every=3",
+    "trainer.log_every=1", "trainer.accelerator=cpu", "trainer.precision=fp32",
+    "runtime.channels_last=false", "runtime.workers=0", "runtime.threads=1",
+)  # fmt: skip
 
 
 def draw(root: Path, train: int = 7, val: int = 5) -> Path:

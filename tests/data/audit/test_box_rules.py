@@ -25,14 +25,11 @@ def page(*quads: np.ndarray) -> Raw:
 @pytest.mark.parametrize(
     ("polygon", "kind"),
     [
-        ([], "invalid"),
-        ([[0, 0], [np.nan, 0], [1, 1]], "invalid"),
-        ([[0, 0], [9, 9]], "invalid"),
-        ([[0, 0], [9, 9], [18, 18], [3, 3]], "zero_area"),
-        ([[5, 5]] * 4, "zero_area"),
+        ([], "invalid"), ([[0, 0], [np.nan, 0], [1, 1]], "invalid"), ([[0, 0], [9, 9]], "invalid"),
+        ([[0, 0], [9, 9], [18, 18], [3, 3]], "zero_area"), ([[5, 5]] * 4, "zero_area"),
         (SQUARE[[0, 2, 1, 3]], "self_crossing"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_region_is_named(polygon: object, kind: str) -> None:
     problem = box_rules.shape_problem(box(polygon))
     assert problem is not None

@@ -35,14 +35,11 @@ def loaded(folder: Path, data: Any, split: str = "train", **how: Any) -> Index:
 @pytest.mark.parametrize(
     "outline",
     [
-        {"segmentation": [QUAD]},
-        {"segmentation": QUAD},
-        {"bbox": BOX},
-        {"segmentation": [], "bbox": BOX},
-        {"segmentation": [[10, 20]], "bbox": BOX},
+        {"segmentation": [QUAD]}, {"segmentation": QUAD}, {"bbox": BOX},
+        {"segmentation": [], "bbox": BOX}, {"segmentation": [[10, 20]], "bbox": BOX},
         {"segmentation": None, "bbox": BOX},
     ],
-)
+)  # fmt: skip
 def test_outlines(tmp_path: Path, outline: dict[str, Any]) -> None:
     index = loaded(tmp_path, coco([{"id": 7, "image_id": 1, "category_id": 1, **outline, "text": "a, b"}]))
     first, second = index.samples

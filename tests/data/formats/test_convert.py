@@ -74,12 +74,9 @@ def test_every_pair_there_and_back(source: Path, tmp_path: Path, start: str, to:
 
 def test_what_icdar_cannot_hold_is_counted(source: Path, tmp_path: Path) -> None:
     boxes = [
-        {"points": QUAD, "text": "blurred", "ignore": True},
-        {"points": QUAD, "text": "two\nlines"},
-        {"points": QUAD[:2], "text": "a line"},
-        {"points": None},
-        {"points": BOW, "text": "bow"},
-    ]
+        {"points": QUAD, "text": "blurred", "ignore": True}, {"points": QUAD, "text": "two\nlines"},
+        {"points": QUAD[:2], "text": "a line"}, {"points": None}, {"points": BOW, "text": "bow"},
+    ]  # fmt: skip
     (source / "train.jsonl").write_text(json.dumps({"image": "all.png", "boxes": boxes}))
     result = convert(source, tmp_path / "new", "icdar", splits=["train"], quads=True)
     assert dict(+result.lost) == {

@@ -47,13 +47,9 @@ def read(folder: Path) -> dict[str, tuple[Boxes, list[str]]]:
 def test_bytes_do_not_depend_on_hash_seed_threads_or_vector_unit() -> None:
     optional = [name for name in vectors.__cpu_dispatch__ if vectors.__cpu_features__[name]]
     plain = {
-        "PYTHONHASHSEED": "7",
-        "OMP_NUM_THREADS": "3",
-        "NPY_DISABLE_CPU_FEATURES": " ".join(optional),
-        "OPENCV_CPU_DISABLE": "AVX2,FP16,AVX512_SKX",
-        "JSIMD_FORCENONE": "1",
-        "PYTHONWARNINGS": "ignore",
-    }
+        "PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "3", "NPY_DISABLE_CPU_FEATURES": " ".join(optional),
+        "OPENCV_CPU_DISABLE": "AVX2,FP16,AVX512_SKX", "JSIMD_FORCENONE": "1", "PYTHONWARNINGS": "ignore",
+    }  # fmt: skip
     ran = subprocess.run(
         [sys.executable, "-c", FINGERPRINT], env={**os.environ, **plain}, capture_output=True, text=True, check=True
     )

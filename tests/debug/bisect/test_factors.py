@@ -68,14 +68,9 @@ def test_every_suspicion_is_of_causes_that_there_are() -> None:
 
 def test_names_of_other_programs_are_recognized() -> None:
     names = [
-        "--num-workers",
-        "OMP_NUM_THREADS",
-        "use_amp",
-        "imgsz",
-        "train.per_device_train_batch_size",
-        "base_lr",
-        "x",
-    ]
+        "--num-workers", "OMP_NUM_THREADS", "use_amp", "imgsz", "train.per_device_train_batch_size",
+        "base_lr", "x",
+    ]  # fmt: skip
     plain = [factors._plain(name) for name in names]
     assert plain == ["workers", "threads", "precision", "crop", "batch size", "learning rate", "x"]
 
@@ -184,12 +179,9 @@ def test_each_key_in_which_two_files_differ_is_a_factor(tmp_path: Path) -> None:
     flips = program_trials.split_config_files(factors.parse_factors(words))
     sides = [(factor.name, factor.bad, factor.good) for factor in flips]
     assert sides == [
-        ("a.b", "1", "2"),
-        ("a.c", "[1, 2]", "[1]"),
-        ("only", "true", "(absent)"),
-        ("new.deep", "(absent)", "1"),
-        ("w", "4", "0"),
-    ]
+        ("a.b", "1", "2"), ("a.c", "[1, 2]", "[1]"), ("only", "true", "(absent)"),
+        ("new.deep", "(absent)", "1"), ("w", "4", "0"),
+    ]  # fmt: skip
     start = program_trials.starter(["train.py", "--config={cfg}", "{w}"], flips)
     (factor, env) = start(0b00001, None, tmp_path / "one")
     assert (factor[2], env) == ("0", {})

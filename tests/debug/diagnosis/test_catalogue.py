@@ -15,12 +15,9 @@ from ocrlab.records import Cause, Incident
 ENTRIES = list(catalogue.load().entries.values())
 UNBOUNDED = re.compile(r"(?<!\\)(?:\.|\[\^\\n\]|\\S|\\w)(?:\*|\+)[^\]]{0,40}(?<!\\)(?:\.|\[\^\\n\])(?:\*|\+)")
 HOSTILE = (
-    "a" * 1000,
-    "1234567890 " * 90,
-    "Error: CUDA error: " * 50,
-    'File "x", line 3 in worker gpu ' * 30,
+    "a" * 1000, "1234567890 " * 90, "Error: CUDA error: " * 50, 'File "x", line 3 in worker gpu ' * 30,
     "(([[{{" * 150,
-)
+)  # fmt: skip
 
 
 def ids(shared: Path) -> list[str]:
@@ -29,21 +26,10 @@ def ids(shared: Path) -> list[str]:
 
 # What the shared list has no id for.
 OURS = {
-    "kernel.stream_race",
-    "build.compile",
-    "build.install",
-    "build.missing_package",
-    "data.nonfinite",
-    "hw.host",
-    "io.device",
-    "io.download",
-    "io.port",
-    "kernel.capture",
-    "kernel.context",
-    "user.amp",
-    "user.code",
-    "user.compile",
-}
+    "kernel.stream_race", "build.compile", "build.install", "build.missing_package", "data.nonfinite",
+    "hw.host", "io.device", "io.download", "io.port", "kernel.capture", "kernel.context", "user.amp",
+    "user.code", "user.compile",
+}  # fmt: skip
 
 
 def test_every_cause_is_there_once(shared: Path) -> None:

@@ -46,14 +46,11 @@ def test_a_misleading_log_is_not_taken_at_its_word(row: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "\n\n",
-        "I am having a problem: training hangs after an hour on my two cards",
+        "", "\n\n", "I am having a problem: training hangs after an hour on my two cards",
         "My machine has 16 GB.\nThe RAM is full and exhausted after an epoch.\n",
-        "driver outdated for cu130 build",
-        "training gets stuck and runs out of memory",
+        "driver outdated for cu130 build", "training gets stuck and runs out of memory",
     ],
-)
+)  # fmt: skip
 def test_a_text_without_log_lines_names_no_cause_and_tells_how_to_get_a_log(text: str) -> None:
     verdict = judge(text)
     assert (verdict.status, verdict.causes, verdict.ruled_out) == ("log", [], [])
@@ -129,12 +126,9 @@ def test_sigkill_with_proof_and_without() -> None:
 
 def test_the_kind_of_a_hang_comes_from_what_the_watcher_saw() -> None:
     hang = {
-        "id": "hang.import",
-        "confidence": 0.9,
-        "pid": 5,
-        "why": "imports fakewandb",
+        "id": "hang.import", "confidence": 0.9, "pid": 5, "why": "imports fakewandb",
         "evidence": [{"line": 3, "text": "x"}],
-    }
+    }  # fmt: skip
     verdict = judge(
         "warning: CUDA out of memory", status="hung", signal="SIGKILL", facts={"hang": hang, "ended_by": "limit"}
     )
@@ -186,17 +180,11 @@ def test_a_huge_text_is_windowed_and_keeps_its_line_numbers() -> None:
 def test_captured_faults_are_named(shared: Path) -> None:
     """A few of the logs of real faults; benchmarks/diagnosis_reports.py counts all of them."""
     expected = {
-        "dl_badexc": "loader.hang_unpicklable",
-        "dl_fds": "host.fd_limit",
-        "shm_exhaust_16m": "host.shm",
-        "enospc": "io.disk_full",
-        "unpickle_trunc": "ckpt.corrupt",
-        "sigill": "build.cpu_isa",
-        "cgroup_oom_main": "host.oom_kill",
-        "dl_ragged": "data.sample",
-        "sigstop": "hang.stopped",
+        "dl_badexc": "loader.hang_unpicklable", "dl_fds": "host.fd_limit", "shm_exhaust_16m": "host.shm",
+        "enospc": "io.disk_full", "unpickle_trunc": "ckpt.corrupt", "sigill": "build.cpu_isa",
+        "cgroup_oom_main": "host.oom_kill", "dl_ragged": "data.sample", "sigstop": "hang.stopped",
         "cpp_exception_thread": "kernel.illegal_address",
-    }
+    }  # fmt: skip
     folder = shared / "diagnosis/captured"
     assert {
         name: first(classify(load_input.read_incident(str(folder / f"{name}.log")))) for name in expected

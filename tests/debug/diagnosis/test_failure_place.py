@@ -184,13 +184,9 @@ def test_module_and_operator_of_a_real_failure(args, expected, recorded, tmp_pat
 )
 def test_what_a_line_calls(before: list[str], inside: list[str], expected: str | None) -> None:
     lines = [
-        *CALLED,
-        '  File "net.py", line 4, in forward',
-        *before,
-        *IMPL,
-        '  File "y.py", line 2, in forward',
-        *inside,
-    ]
+        *CALLED, '  File "net.py", line 4, in forward', *before, *IMPL,
+        '  File "y.py", line 2, in forward', *inside,
+    ]  # fmt: skip
     place = place_of(lines)
     assert (place and place[1]) == expected
 

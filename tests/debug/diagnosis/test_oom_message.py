@@ -108,14 +108,10 @@ def test_a_card_that_the_wheel_cannot_serve(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "RTX 3090, torch 2.1.0+cu118",
-        "Tesla V100, torch 1.4.0+cu101",
-        "RTX 4090 | CUDA Version: 12.4 | torch 2.3.0",
-        "torch 2.1",
-        "RTX 5090",
-        "",
+        "RTX 3090, torch 2.1.0+cu118", "Tesla V100, torch 1.4.0+cu101",
+        "RTX 4090 | CUDA Version: 12.4 | torch 2.3.0", "torch 2.1", "RTX 5090", "",
     ],
-)
+)  # fmt: skip
 def test_what_fits_or_is_not_named_is_left_alone(text: str) -> None:
     assert mismatch(text) is None
 

@@ -25,13 +25,10 @@ def image() -> Tensor:
 
 
 BATCHES: list[Any] = [
-    image(),
-    (image(), torch.arange(4)),
-    [image(), torch.arange(4)],
-    {"image": image(), "name": list("abcd"), "scale": 2.0},
-    Pair(image(), list("abcd")),
+    image(), (image(), torch.arange(4)), [image(), torch.arange(4)],
+    {"image": image(), "name": list("abcd"), "scale": 2.0}, Pair(image(), list("abcd")),
     [image(), {"boxes": [torch.zeros(2, 4)] * 4, "more": (image(),)}],
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: type(batch).__name__)

@@ -14,13 +14,10 @@ from ocrlab.debug.instruments import tensor_facts
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors, tensors
 
 KINDS = {
-    "contiguous": lambda x: x,
-    "channels_last": lambda x: x.to(memory_format=torch.channels_last),
-    "transposed": lambda x: x.transpose(1, 3),
-    "sliced": lambda x: x[:, 1:, ::2, 3:],
-    "expanded": lambda x: x[:, :1].expand(-1, 5, -1, -1),
-    "one number": lambda x: x[0, 0, 0, 0],
-}
+    "contiguous": lambda x: x, "channels_last": lambda x: x.to(memory_format=torch.channels_last),
+    "transposed": lambda x: x.transpose(1, 3), "sliced": lambda x: x[:, 1:, ::2, 3:],
+    "expanded": lambda x: x[:, :1].expand(-1, 5, -1, -1), "one number": lambda x: x[0, 0, 0, 0],
+}  # fmt: skip
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool)
 
 

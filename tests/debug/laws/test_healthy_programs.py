@@ -172,16 +172,9 @@ def own_train() -> Program:
 
 
 PROGRAMS = (
-    frozen_encoder,
-    lora,
-    target_network,
-    gradient_penalty,
-    unused_experts,
-    weight_tying,
-    straight_through,
-    zero_gate,
-    own_train,
-)
+    frozen_encoder, lora, target_network, gradient_penalty, unused_experts, weight_tying,
+    straight_through, zero_gate, own_train,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)

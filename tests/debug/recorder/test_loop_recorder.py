@@ -93,15 +93,12 @@ def train(folder: Path, dataset, epochs: int = 2, accumulate: int = 1, check=lam
 @pytest.mark.parametrize(
     "dataset,options",
     [
-        (Noisy(), {}),
-        (Noisy(), {"workers": 2, "accumulate": 2}),
-        (Subset(Noisy(), range(12)), {}),
-        pytest.param(Stream(), {"workers": 2}, marks=pytest.mark.slow),
-        (Stream(), {"batches": "raw"}),
+        (Noisy(), {}), (Noisy(), {"workers": 2, "accumulate": 2}), (Subset(Noisy(), range(12)), {}),
+        pytest.param(Stream(), {"workers": 2}, marks=pytest.mark.slow), (Stream(), {"batches": "raw"}),
         ([(torch.randn(4, 8), torch.tensor([0, 1, 2, 0])) for _ in range(8)], {}),
     ],
     ids=["in-line", "workers, accumulation", "subset", "stream", "raw", "list"],
-)
+)  # fmt: skip
 def test_each_loss_is_equal_bit_for_bit(tmp_path, monkeypatch, dataset, options):
     options = {"snapshot_every": 3, **options}
     train(tmp_path, dataset, **options)

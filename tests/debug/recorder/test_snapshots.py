@@ -94,12 +94,9 @@ def test_what_weights_only_does_not_read_is_left_out_and_named(tmp_path):
         pass
 
     content = {
-        "ordered": collections.OrderedDict(a=1),
-        "number": np.float64(0.5),
-        "mine": Mine(),
-        "nested": {3: (torch.ones(2), [True, None])},
-        "sparse": torch.eye(3).to_sparse(),
-    }
+        "ordered": collections.OrderedDict(a=1), "number": np.float64(0.5), "mine": Mine(),
+        "nested": {3: (torch.ones(2), [True, None])}, "sparse": torch.eye(3).to_sparse(),
+    }  # fmt: skip
     taken = Snapshots(tmp_path, 0, 0)
     taken.take(content, micro=0, number=0)
     read = snapshots.read(tmp_path / "snapshot-0-a.pt")

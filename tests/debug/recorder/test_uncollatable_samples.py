@@ -21,16 +21,11 @@ SMALL, LARGE = torch.ones(2), torch.ones(3)
 @pytest.mark.parametrize(
     ("samples", "wanted"),
     [
-        ([SMALL, SMALL, LARGE, SMALL], [2]),
-        ([LARGE, SMALL, SMALL, SMALL], [0]),
-        ([LARGE, SMALL, LARGE, SMALL, SMALL], [0, 2]),
-        ([SMALL, None, SMALL], [1]),
-        ([SMALL, LARGE], []),
-        ([LARGE, SMALL, LARGE, SMALL], []),
-        ([None, None], []),
-        ([SMALL, SMALL], []),
+        ([SMALL, SMALL, LARGE, SMALL], [2]), ([LARGE, SMALL, SMALL, SMALL], [0]),
+        ([LARGE, SMALL, LARGE, SMALL, SMALL], [0, 2]), ([SMALL, None, SMALL], [1]), ([SMALL, LARGE], []),
+        ([LARGE, SMALL, LARGE, SMALL], []), ([None, None], []), ([SMALL, SMALL], []),
     ],
-)
+)  # fmt: skip
 def test_the_samples_that_fit_to_no_majority_are_blamed(samples, wanted):
     assert find_uncollatable(default_collate, samples) == wanted
 

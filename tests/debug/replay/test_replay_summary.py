@@ -14,13 +14,9 @@ from ocrlab.debug.replay.recorded_step import RecordedStep
 from ocrlab.debug.replay.trial import TrialResult
 
 CONV: dict[str, Any] = {
-    "step": 212,
-    "phase": "forward",
-    "path": "decoder.fusion.0",
-    "module": "Conv2d 256->64",
-    "op": "aten::convolution",
-    "inputs": ["(4, 256, 160, 160) bf16"],
-}
+    "step": 212, "phase": "forward", "path": "decoder.fusion.0", "module": "Conv2d 256->64",
+    "op": "aten::convolution", "inputs": ["(4, 256, 160, 160) bf16"],
+}  # fmt: skip
 
 
 def subject(ended: str = "failure") -> RecordedStep:
@@ -116,13 +112,9 @@ def test_the_only_sample_of_a_batch_is_named(kind: str) -> None:
 def test_a_fault_of_an_earlier_step_comes_first() -> None:
     late = {**CONV, "kind": "nonfinite", "tensor": "weight a.weight", "value": "NaN", "before": True}
     early = {
-        **CONV,
-        "step": 211,
-        "kind": "nonfinite",
-        "phase": "backward",
-        "tensor": "output aten::mul",
+        **CONV, "step": 211, "kind": "nonfinite", "phase": "backward", "tensor": "output aten::mul",
         "value": "NaN",
-    }
+    }  # fmt: skip
     sentence = replay_summary.sentence(
         subject(), [outcome(late), outcome(early, variants.earlier(212, 1.0)), outcome(None, variants.FP32)]
     )
@@ -192,13 +184,9 @@ def test_a_loss_that_had_risen_is_reported_with_an_overflow_and_no_sample() -> N
 
 def test_a_batch_that_is_smaller_than_those_before_is_reported() -> None:
     fault = {
-        "kind": "exception",
-        "step": 3,
-        "phase": "forward",
-        "path": "lstm",
-        "module": "LSTM",
+        "kind": "exception", "step": 3, "phase": "forward", "path": "lstm", "module": "LSTM",
         "exception": "E: size",
-    }
+    }  # fmt: skip
     fault |= {"line": "/x/lm.py:9 forward"}
     sentence = replay_summary.sentence(trained([1.0] * 4, [8, 8, 8, 1]), [outcome(fault)])
     assert "at `/x/lm.py:9 forward`" in sentence and sentence.endswith(

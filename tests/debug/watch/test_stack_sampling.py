@@ -59,14 +59,11 @@ def test_what_moves_and_what_goes_round(paths, progress):
 @pytest.mark.parametrize(
     ("values", "progress"),
     [
-        ([1, 2, 3, 4, 5, 6], True),
-        ([1, 1, 4, 4, 7, 7, 9, 10, 10, 30], True),
-        ([396, 399, 2, 5, 8, 11, 14, 17], True),
-        ([7, 7, 7, 7, 7, 7, 7, 7, 7], False),
-        ([1, 2, 3, 4, 5], False),
-        ([5, 1, 9, 3, 8, 2, 7, 4, 6, 0, 9, 1], False),
+        ([1, 2, 3, 4, 5, 6], True), ([1, 1, 4, 4, 7, 7, 9, 10, 10, 30], True),
+        ([396, 399, 2, 5, 8, 11, 14, 17], True), ([7, 7, 7, 7, 7, 7, 7, 7, 7], False),
+        ([1, 2, 3, 4, 5], False), ([5, 1, 9, 3, 8, 2, 7, 4, 6, 0, 9, 1], False),
     ],
-)
+)  # fmt: skip
 def test_a_caller_that_counts_on_is_progress(values, progress):
     assert stack_sampling.moved(counting(*values)) is progress
 

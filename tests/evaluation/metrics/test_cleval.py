@@ -26,17 +26,12 @@ def totals(page: PageCharacters) -> dict[str, float]:
     """Return the sums of a page under the evaluator's names."""
     right, taken, false = (int(column.sum()) for column in (page.right, page.taken, page.false))
     return {
-        "num_char_gt": page.truth.sum(),
-        "num_char_det": taken + false,
-        "gran_score_recall": page.cuts.sum(),
-        "num_char_tp_recall": page.detected.sum(),
-        "gran_score_precision": page.merges.sum(),
-        "num_char_tp_precision": right,
-        "num_char_fp": false,
-        "num_splitted": np.count_nonzero(page.cuts),
-        "num_merged": np.count_nonzero(page.merges),
+        "num_char_gt": page.truth.sum(), "num_char_det": taken + false,
+        "gran_score_recall": page.cuts.sum(), "num_char_tp_recall": page.detected.sum(),
+        "gran_score_precision": page.merges.sum(), "num_char_tp_precision": right, "num_char_fp": false,
+        "num_splitted": np.count_nonzero(page.cuts), "num_merged": np.count_nonzero(page.merges),
         "num_char_overlapped": taken - right,
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("setting", "with_texts", "with_ignored"), [

@@ -93,13 +93,9 @@ def test_the_order_of_detections_and_truth_does_not_matter(seed: int) -> None:
 
 
 BROKEN: list[Any] = [
-    np.full((4, 2), np.nan),
-    np.zeros((4, 2)),
-    [[0, 0], [90, 40], [90, 0], [0, 40]],
-    [[math.inf, 0], [9, 0], [9, 9], [0, 9]],
-    [[0, 0], [5, 5]],
-    None,
-]
+    np.full((4, 2), np.nan), np.zeros((4, 2)), [[0, 0], [90, 40], [90, 0], [0, 40]],
+    [[math.inf, 0], [9, 0], [9, 9], [0, 9]], [[0, 0], [5, 5]], None,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", SEEDS)

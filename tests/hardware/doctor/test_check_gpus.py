@@ -85,14 +85,11 @@ def test_a_driver_that_never_returns(fake_driver: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("number", "wheel", "judgement", "text"),
     [
-        (12020, "13.2", "fail", "580.65.06"),
-        (11040, "12.8", "fail", "525.60.13"),
-        (10010, "11.8", "fail", "450.80.02"),
-        (12020, "12.8", "ok", "minor-version compatibility"),
-        (13000, "12.8", "ok", "13.0"),
-        (13020, "13.2", "ok", "13.2"),
+        (12020, "13.2", "fail", "580.65.06"), (11040, "12.8", "fail", "525.60.13"),
+        (10010, "11.8", "fail", "450.80.02"), (12020, "12.8", "ok", "minor-version compatibility"),
+        (13000, "12.8", "ok", "13.0"), (13020, "13.2", "ok", "13.2"),
     ],
-)
+)  # fmt: skip
 def test_the_driver_against_the_wheel(number: int, wheel: str, judgement: str, text: str) -> None:
     check = check_gpus.judge_cuda_version(number, {"cuda": wheel}, {"module": None})
     assert check.judgement == judgement

@@ -213,14 +213,11 @@ def test_a_driver_that_hangs_silences_the_processor_too() -> None:
 @pytest.mark.parametrize(
     ("environment", "on"),
     [
-        ({}, False),
-        ({"WANDB_MODE": "offline", "WANDB_API_KEY": "x"}, False),
-        ({"WANDB_MODE": "disabled"}, False),
-        ({"WANDB_DISABLED": "true", "WANDB_API_KEY": "x"}, False),
-        ({"WANDB_MODE": "online"}, True),
-        ({"WANDB_API_KEY": "x"}, True),
+        ({}, False), ({"WANDB_MODE": "offline", "WANDB_API_KEY": "x"}, False),
+        ({"WANDB_MODE": "disabled"}, False), ({"WANDB_DISABLED": "true", "WANDB_API_KEY": "x"}, False),
+        ({"WANDB_MODE": "online"}, True), ({"WANDB_API_KEY": "x"}, True),
     ],
-)
+)  # fmt: skip
 def test_when_tracking_is_on(environment: dict[str, str], on: bool, tmp_path: Path) -> None:
     assert (check_training.tracking_off_reason(environment, tmp_path / ".netrc") is None) == on
 

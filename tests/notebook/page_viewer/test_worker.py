@@ -198,11 +198,8 @@ def test_what_is_saved_is_the_prediction_that_others_read(page: ViewedPage, judg
     record, lines = (base64.b64decode(data).decode() for *_, data in links)
     prediction = json.loads(record)
     assert (prediction["schema"], prediction["width"], prediction["height"], len(prediction["detections"])) == (
-        1,
-        200,
-        100,
-        3,
-    )
+        1, 200, 100, 3,
+    )  # fmt: skip
     assert prediction["detections"][0] == {"polygon": box(11, 10).tolist(), "score": pytest.approx(0.95)}
     assert lines == judged.icdar
 
@@ -210,15 +207,10 @@ def test_what_is_saved_is_the_prediction_that_others_read(page: ViewedPage, judg
 @pytest.mark.parametrize(
     ("name", "plain"),
     [
-        ("page.png", "page.png"),
-        ("../../etc/passwd", "passwd"),
-        ("C:\\scans\\a b.jpg", "a b.jpg"),
-        ("a\0b\n.png", "ab.png"),
-        ("..", "image"),
-        ("", "image"),
-        ("x" * 300 + ".png", "x" * 76 + ".png"),
+        ("page.png", "page.png"), ("../../etc/passwd", "passwd"), ("C:\\scans\\a b.jpg", "a b.jpg"),
+        ("a\0b\n.png", "ab.png"), ("..", "image"), ("", "image"), ("x" * 300 + ".png", "x" * 76 + ".png"),
         ("영수증.jpg", "영수증.jpg"),
     ],
-)
+)  # fmt: skip
 def test_names_of_uploads_name_no_folder(name: str, plain: str) -> None:
     assert view.plain_name(name) == plain

@@ -110,12 +110,9 @@ def test_results_of_replay_and_bisect(runs: Path) -> None:
     fault = {"kind": "exception", "path": "decoder.fusion", "exception": "IndexError: x", "step": 3}
     cells = [{"cell": "as it was", "fault": fault, "seconds": 2.0}, {"cell": "fp32", "fault": None, "seconds": 1.0}]
     replay = {
-        "schema": 1,
-        "answer": "first fault at step 3, forward",
-        "fault": fault,
-        "reproduced": True,
+        "schema": 1, "answer": "first fault at step 3, forward", "fault": fault, "reproduced": True,
         "cells": cells,
-    }
+    }  # fmt: skip
     run_folder.write_json(path / "incident" / "replay.json", replay)
     factors = [{"name": "workers"}, {"name": "compile"}]
     cells.append({"cell": "anomaly mode", "fault": None, "seconds": 1.0})
@@ -262,13 +259,9 @@ def test_a_huge_traceback_is_cut_in_its_middle() -> None:
 
 EVIL = "</code></pre><script>alert(1)</script> ``` `x` | **b** @someone #12 [a](b) <!-- \x1b[31m\u202e\x00"
 BLOCKS = [
-    f"words {EVIL} {code(EVIL)} end",
-    [EVIL, code(EVIL)],
-    Table(["a", "b"], [[EVIL, code(EVIL)]]),
-    Code(EVIL, "text", "folded <b>"),
-    Code(EVIL),
-    {EVIL: True, code(EVIL): False},
-]
+    f"words {EVIL} {code(EVIL)} end", [EVIL, code(EVIL)], Table(["a", "b"], [[EVIL, code(EVIL)]]),
+    Code(EVIL, "text", "folded <b>"), Code(EVIL), {EVIL: True, code(EVIL): False},
+]  # fmt: skip
 
 
 def test_in_html_everything_is_escaped() -> None:

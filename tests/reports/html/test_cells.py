@@ -95,15 +95,11 @@ def test_what_is_small_or_no_picture_stays(data: str) -> None:
 @pytest.mark.parametrize(
     ("text", "settled"),
     [
-        ("1%\r2%\r100%\n", "100%\n"),
-        ("a long line\rshort", "short" + "a long line"[5:]),
-        ("one\r\ntwo\r\n", "one\ntwo\n"),
-        ("ab\bc", "ac"),
-        ("\b\bx", "x"),
-        ("\x1b]0;title\x07x\x1b[2K\x1b[1Ay", "xy"),
-        ("\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m"),
+        ("1%\r2%\r100%\n", "100%\n"), ("a long line\rshort", "short" + "a long line"[5:]),
+        ("one\r\ntwo\r\n", "one\ntwo\n"), ("ab\bc", "ac"), ("\b\bx", "x"),
+        ("\x1b]0;title\x07x\x1b[2K\x1b[1Ay", "xy"), ("\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m"),
     ],
-)
+)  # fmt: skip
 def test_text_as_it_stands_at_last(text: str, settled: str) -> None:
     assert ansi.settled(text) == settled
 

@@ -36,15 +36,9 @@ def check(injected: str = "", cell: str = CELL, also: tuple[str, ...] = ()) -> d
 
 def test_defaults_pass_and_come_back() -> None:
     assert check() == {
-        "name": "03_train",
-        "batch_size": 4,
-        "lr": 0.002,
-        "encoder": "resnet18",
-        "limit": 0.85,
-        "scale": (0.6, 1.4),
-        "threads": None,
-        "overrides": [],
-    }
+        "name": "03_train", "batch_size": 4, "lr": 0.002, "encoder": "resnet18", "limit": 0.85,
+        "scale": (0.6, 1.4), "threads": None, "overrides": [],
+    }  # fmt: skip
 
 
 def test_a_comment_gives_help_unit_and_limits() -> None:
@@ -111,19 +105,12 @@ def test_the_cell_that_ran_last_counts() -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "fits"),
     [
-        ("list[int]", [1, 2], True),
-        ("list[int]", [1, "2"], False),
-        ("dict[str, float]", {"a": 1}, True),
-        ("dict[str, float]", {"a": "b"}, False),
-        ("tuple[int, ...]", (1, 2, 3), True),
-        ("tuple[int, ...]", (1, "2"), False),
-        ("tuple", [1, "2"], True),
-        ("Optional[str]", None, True),
-        ("Optional[str]", 1, False),
-        ("bool", 1, False),
-        ("dict", {}, True),
+        ("list[int]", [1, 2], True), ("list[int]", [1, "2"], False), ("dict[str, float]", {"a": 1}, True),
+        ("dict[str, float]", {"a": "b"}, False), ("tuple[int, ...]", (1, 2, 3), True),
+        ("tuple[int, ...]", (1, "2"), False), ("tuple", [1, "2"], True), ("Optional[str]", None, True),
+        ("Optional[str]", 1, False), ("bool", 1, False), ("dict", {}, True),
     ],
-)
+)  # fmt: skip
 def test_types(kind: str, value: object, fits: bool) -> None:
     assert (parameters.find_problem(parameters.Parameter("x", kind, None), value) is None) is fits
 
@@ -149,13 +136,9 @@ def test_a_path_that_leads_nowhere_is_refused_before_a_kernel_starts(tmp_path, m
 
 def test_parameters_become_a_config(tmp_path: Path) -> None:
     values = {
-        "name": "x",
-        "data": "",
-        "lr": 0.01,
-        "max_steps": 7,
-        "limit": 0.5,
+        "name": "x", "data": "", "lr": 0.01, "max_steps": 7, "limit": 0.5,
         "overrides": ["augment.rotate=2", "lr=0.5"],
-    }
+    }  # fmt: skip
     config = parameters_to_config.configure(values | {"runs": str(tmp_path)})
     assert (config.name, config.optim.lr, config.trainer.max_steps, config.augment.rotate) == ("x", 0.5, 7, 2)
     assert config.runs == str(tmp_path)

@@ -40,13 +40,10 @@ def test_what_save_writes_is_read_as_it_was(tmp_path: Path, words: tuple[str, ..
 @pytest.mark.parametrize(
     "text",
     [
-        "lr: 0.1  # why\nwidth: 3\n",
-        "# a comment\nlr: 0.1\nwidth: 3\n",
-        '"lr": 0.1\r\nwidth: 3\r\n',
-        "{lr: 0.1, width: 3}\n",
-        "lr:    0.1\nwidth: 3",
+        "lr: 0.1  # why\nwidth: 3\n", "# a comment\nlr: 0.1\nwidth: 3\n", '"lr": 0.1\r\nwidth: 3\r\n',
+        "{lr: 0.1, width: 3}\n", "lr:    0.1\nwidth: 3",
     ],
-)
+)  # fmt: skip
 def test_yaml_as_people_write_it_is_read(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_bytes(text.encode())

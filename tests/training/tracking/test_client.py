@@ -73,15 +73,11 @@ def test_everything_arrives_in_order(fake, capfd) -> None:  # type: ignore[no-un
         tracker.log({"loss": step / 2, "bad": float("nan")}, step)
     tracker.finish("completed", "last_0.9", {"hmean@0.5": 0.9})
     assert sent_record(folder) == {
-        "project": "lab",
-        "name": "last_0.9",
-        "tags": ["status:completed"],
-        "config": {"batch_size": 4, "data": "<path>/sroie"},
-        "mode": "offline",
+        "project": "lab", "name": "last_0.9", "tags": ["status:completed"],
+        "config": {"batch_size": 4, "data": "<path>/sroie"}, "mode": "offline",
         "rows": [[0, {"loss": 0.0}], [1, {"loss": 0.5}], [2, {"loss": 1.0}]],
-        "summary": {"hmean@0.5": 0.9},
-        "exit_code": 0,
-    }
+        "summary": {"hmean@0.5": 0.9}, "exit_code": 0,
+    }  # fmt: skip
     assert capfd.readouterr().err == ""
 
 

@@ -52,17 +52,11 @@ RETRY = "import time\ndef fetch():\n    while True:\n        time.sleep(0.3)\nfe
         (RETRY, "sleeps, wakes and sleeps again in fetch (", Level.POSSIBLE),
     ],
     ids=[
-        "a thread that died",
-        "a pool that lost its task",
-        "a thread that lives on",
-        "a file lock of our own",
-        "a file lock of another process",
-        "workers that have ended",
-        "a task that died",
-        "a socket",
-        "a retry loop",
+        "a thread that died", "a pool that lost its task", "a thread that lives on",
+        "a file lock of our own", "a file lock of another process", "workers that have ended",
+        "a task that died", "a socket", "a retry loop",
     ],
-)
+)  # fmt: skip
 def test_who_should_have_woken_the_main_thread(hangs: Hangs, code: str, word: str, level: Level) -> None:
     best = hangs(code, "hang.deadlock", word)[0]
     assert word in best.why
@@ -266,15 +260,12 @@ def test_locks_that_are_shared_on_purpose(frames: str, cause: str) -> None:
         ("__getitem__ (pages.py:7)", "futex private", 2, "loader.hang_sample", Level.LIKELY),
         ("__getitem__ (pages.py:7)", "futex shared", 1, "loader.hang_sample", Level.LIKELY),
         (
-            "_wait_for_tstate_lock (threading.py:1139)\n    join (threading.py:1119)",
-            "futex private",
-            2,
-            "",
-            Level.POSSIBLE,
+            "_wait_for_tstate_lock (threading.py:1139)\n    join (threading.py:1119)", "futex private", 2,
+            "", Level.POSSIBLE,
         ),
     ],
     ids=["nobody is left to let go", "another thread could", "another process could", "a thread that is joined"],
-)
+)  # fmt: skip
 def test_a_lock_that_only_the_parent_could_let_go(top: str, call: str, threads: int, cause: str, least: Level) -> None:
     text = worker_stack(2, top).replace("Python v3.11", f"# main, state S, {threads} threads, from py-spy")
     text = text.replace(f"    {top}", f"    # waits in {call}\n    {top}")

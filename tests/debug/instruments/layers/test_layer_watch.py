@@ -347,13 +347,10 @@ def test_the_module_itself_and_wrapped_models() -> None:
 @pytest.mark.parametrize(
     ("which", "message"),
     [
-        ("decoder.fussion", "decoder.fusion"),
-        ("decoder.laterals", "decoder.laterals.*"),
-        (nn.LSTM, "no LSTM"),
-        (nn.Linear(1, 1), "not a module of the model"),
-        (7, "a name, a glob"),
+        ("decoder.fussion", "decoder.fusion"), ("decoder.laterals", "decoder.laterals.*"),
+        (nn.LSTM, "no LSTM"), (nn.Linear(1, 1), "not a module of the model"), (7, "a name, a glob"),
     ],
-)
+)  # fmt: skip
 def test_unknown_modules_get_the_nearest_right_names(which: Any, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         layer_watch.watch(Detector(width=16), which)

@@ -153,12 +153,9 @@ def test_files_written_after_the_run_began_are_hidden_or_listed_until_the_first_
     lines = run_sandboxed(users, RESUMES, out, **{file_sandbox.BEGAN: f"100 {how} {users}/flight"})
     hidden = how == "hide"
     assert lines == [
-        f"{not hidden} {not hidden}",
-        "True True",
-        "missing" if hidden else "last",
-        f"{'' if hidden else '0'}1 old",
-        "True last",
-    ]
+        f"{not hidden} {not hidden}", "True True", "missing" if hidden else "last",
+        f"{'' if hidden else '0'}1 old", "True last",
+    ]  # fmt: skip
     later = out / file_sandbox.LATER
     assert (later.read_text().split() if later.exists() else []) == ([] if hidden else [str(users / "last.pt")])
     assert {name: (users / name).read_text() for name in files} == {name: text for name, (text, _) in files.items()}
