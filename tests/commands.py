@@ -38,14 +38,10 @@ def run_each(
 
     try:
         subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=cwd,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            input=json.dumps([line.split() for line in lines]).encode(),
-            timeout=seconds,
-            preexec_fn=bound,
-            check=True,
-        )
+            [sys.executable, "-c", code], cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            input=json.dumps([line.split() for line in lines]).encode(), timeout=seconds,
+            preexec_fn=bound, check=True,
+        )  # fmt: skip
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
         last = lines[len([*notes.glob("*.status")])]
         raise AssertionError(f"ocrlab {last}: {error}") from error

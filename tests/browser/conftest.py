@@ -163,13 +163,9 @@ def program(tmp_path: Path) -> Iterator[Callable[..., str]]:
             log = tmp_path / f"server-{port}.txt"
             with log.open("wb") as out:
                 child = subprocess.Popen(
-                    [word.replace("{port}", str(port)) for word in words],
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    **options,
-                )
+                    [word.replace("{port}", str(port)) for word in words], stdin=subprocess.DEVNULL,
+                    stdout=out, stderr=subprocess.STDOUT, start_new_session=True, **options,
+                )  # fmt: skip
             stack.callback(_end, child)
             url, end = f"http://127.0.0.1:{port}{path}", time.monotonic() + seconds
             while not _answers(url):

@@ -96,11 +96,9 @@ def test_explaining_a_cause_and_listing_all() -> None:
 def test_many_reports_give_a_verdict_a_line_and_no_bad_line_stops_it(tmp_path: Path) -> None:
     rows = [json.dumps({"id": "a", "log": LOG}), "{broken", "[]", json.dumps({"id": 7, "log": "x", "context": "y"}), ""]
     rows += [
-        json.dumps({"id": "no log"}),
-        json.dumps({"id": "b", "log": 5}),
-        json.dumps({"log": "MemoryError"}),
-        "\xff",
-    ]
+        json.dumps({"id": "no log"}), json.dumps({"id": "b", "log": 5}),
+        json.dumps({"log": "MemoryError"}), "\xff",
+    ]  # fmt: skip
     (tmp_path / "r.jsonl").write_bytes("\n".join(rows).encode("latin-1"))
     command = [sys.executable, "-m", "ocrlab", "diagnose", "--jsonl", str(tmp_path / "r.jsonl")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

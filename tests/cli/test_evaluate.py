@@ -144,11 +144,9 @@ def data(tmp_path: Path, root: Path) -> Path:
         (tmp_path / "val" / name).mkdir(parents=True)
     lines = [(20, 20 + 60 * i, 300 + 30 * i, 50 + 60 * i, "word") for i in range(5)]
     lines += [
-        (20, 400, 120, 440, "one"),
-        (60, 400, 160, 440, "two"),
-        (500, 20, 530, 22, "dot"),
+        (20, 400, 120, 440, "one"), (60, 400, 160, 440, "two"), (500, 20, 530, 22, "dot"),
         (400, 400, 500, 440, "###"),
-    ]
+    ]  # fmt: skip
     for page in ("a", "b"):
         cv2.imwrite(str(tmp_path / "val" / "images" / f"{page}.png"), np.full((480, 640, 3), 255, np.uint8))
         text = "".join(f"{x},{y},{u},{y},{u},{v},{x},{v},{word}\n" for x, y, u, v, word in lines)

@@ -18,11 +18,9 @@ def test_a_log_gets_few_lines(capsys):
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.splitlines() == [
-        "training loss 0.500: 1/100",
-        "training loss 0.500: 100/100",
-        "training hmean@0.5 0.250: 100/100",
+        "training loss 0.500: 1/100", "training loss 0.500: 100/100", "training hmean@0.5 0.250: 100/100",
         "[bold] is not markup",
-    ]
+    ]  # fmt: skip
 
 
 def test_a_terminal_gets_a_single_bar_with_the_last_figures():

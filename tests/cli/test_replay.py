@@ -29,14 +29,9 @@ def test_table_warnings_sentence_and_file_are_reported(tmp_path: Path, monkeypat
         calls.update(run=run, step=step, rank=rank, timeout=timeout)
         rows = [("run", "result", "s"), ("traced", "killed by SIGSEGV", "3.1")]
         return Replayed(
-            "first fault at step 3.",
-            rows,
-            {"warnings": ["one rank"]},
-            tmp_path / "replay.json",
-            True,
-            "the loss is equal",
-            True,
-        )
+            "first fault at step 3.", rows, {"warnings": ["one rank"]}, tmp_path / "replay.json", True,
+            "the loss is equal", True,
+        )  # fmt: skip
 
     monkeypatch.setattr(replay, "replay", fake_replay)
     answer = replay.run(parsed(str(tmp_path), "--step", "3", "--timeout", "60", "--json"))

@@ -31,12 +31,10 @@ def environment(monkeypatch):
 @pytest.mark.parametrize(
     "words",
     [
-        ["+hardware=rtx3060_12gb_i5_16core", "batch_size=4"],
-        ["trainer.accumulate_grad_batches=4"],
-        ["trainer.accelerator=cpu", "max_epochs=1"],
-        [],
+        ["+hardware=rtx3060_12gb_i5_16core", "batch_size=4"], ["trainer.accumulate_grad_batches=4"],
+        ["trainer.accelerator=cpu", "max_epochs=1"], [],
     ],
-)
+)  # fmt: skip
 def test_words_become_the_config(words, calls):
     assert main(["train", *words]) == 0
     assert calls.fit.config == load(overrides=words)

@@ -52,13 +52,9 @@ model = Net()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 samples = TensorDataset(torch.randn(64, 8), torch.randint(3, (64,)))
 source = DataLoader(
-    ConcatDataset([Subset(samples, range(48))]),
-    batch_size=8,
-    shuffle=True,
-    num_workers=WORKERS,
-    persistent_workers=WORKERS > 0,
-    multiprocessing_context="fork" if WORKERS else None,
-)
+    ConcatDataset([Subset(samples, range(48))]), batch_size=8, shuffle=True, num_workers=WORKERS,
+    persistent_workers=WORKERS > 0, multiprocessing_context="fork" if WORKERS else None,
+)  # fmt: skip
 batch = (samples.tensors[0][:16].clone(), samples.tensors[1][:16].clone())
 
 

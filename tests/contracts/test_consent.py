@@ -50,15 +50,10 @@ with ocrlab.record("run", net, batches="raw", snapshot_every=2) as rec:
 def start(place: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run ocrlab in a folder, without a terminal."""
     return subprocess.run(
-        [sys.executable, "-m", "ocrlab", *words],
-        cwd=place,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+        [sys.executable, "-m", "ocrlab", *words], cwd=place,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

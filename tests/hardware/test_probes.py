@@ -125,12 +125,9 @@ def test_libgomp_reads_it(variables: dict[str, str]) -> None:
     env = {name: text for name, text in os.environ.items() if name not in openmp.SETTINGS} | variables
     openmp.sleep_soon(env)
     done = subprocess.run(
-        [sys.executable, "-c", "import torch; torch.ones(9)"],
-        env={**env, "OMP_DISPLAY_ENV": "verbose"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        [sys.executable, "-c", "import torch; torch.ones(9)"], env={**env, "OMP_DISPLAY_ENV": "verbose"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
     assert ("GOMP_SPINCOUNT = '1000'" in done.stderr) == (not variables)
 
 

@@ -21,11 +21,9 @@ def run(tmp_path: Path):
         call = {"code": code, "values": {}, "modules": {}, "sources": [], **more, "path": [ROOT, *sys.path]}
         (tmp_path / child_main.CALL).write_bytes(pickle.dumps(call))
         command = [
-            sys.executable,
-            "-c",
-            "from ocrlab.notebook import child_main as child; child.start()",
+            sys.executable, "-c", "from ocrlab.notebook import child_main as child; child.start()",
             str(tmp_path),
-        ]
+        ]  # fmt: skip
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
         back = tmp_path / child_main.VALUE
         return done.returncode, done.stdout + done.stderr, pickle.loads(back.read_bytes()) if back.exists() else {}

@@ -69,12 +69,10 @@ def test_what_else_is_secret_in_the_environment(name, value, text, monkeypatch):
 @pytest.mark.parametrize(
     "name, value",
     [
-        ("AUTH_BACKEND", "filesystem"),
-        ("MAX_TOKEN_LIMIT_KEY", "32768000"),
-        ("SIGNING_KEY_FILE", "/etc/passwd"),
-        ("PWD", "/tmp/abcdefgh"),
+        ("AUTH_BACKEND", "filesystem"), ("MAX_TOKEN_LIMIT_KEY", "32768000"),
+        ("SIGNING_KEY_FILE", "/etc/passwd"), ("PWD", "/tmp/abcdefgh"),
     ],
-)
+)  # fmt: skip
 def test_values_that_are_no_secret_stay(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
     assert redaction.clean(f"the {value} of it") == f"the {value} of it"

@@ -47,10 +47,8 @@ def random_values(source: random.Random) -> dict[str, str]:
         return "".join(source.choices(letters, k=length))
 
     small, capitals, digits = (
-        string.ascii_lowercase + string.digits,
-        string.ascii_uppercase + "234567",
-        "0123456789abcdef",
-    )
+        string.ascii_lowercase + string.digits, string.ascii_uppercase + "234567", "0123456789abcdef",
+    )  # fmt: skip
     lengths = {"K": (14, LETTERS), "S": (20, LETTERS), "T": (32, LETTERS), "L": (24, small), "C": (16, capitals)}
     lengths |= {"N": (6, "123456789"), "H": (40, digits), "h": (32, digits)}
     values = {mark: word(*how) for mark, how in lengths.items()} | {"P": source.choice(CHOSEN)}

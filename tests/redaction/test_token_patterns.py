@@ -89,10 +89,8 @@ def test_keys_of_trackers_that_have_no_name_beside_them() -> None:
         *(f"{front}{random_text(40)}" for front in ("sk_live_", "rk_test_", "hvs.", "tskey-auth-", "glsa_", "whsec_")),
         *(f"{front}{random_text(40, HEX)}" for front in ("rubygems_", "dop_v1_", "local-")),
         *(
-            f"SG.{random_text(22)}.{random_text(43)}",
-            f"pypi-AgEIcHlwaS5vcmc{random_text(60)}",
-            f"dapi{random_text(32, HEX)}",
-            f"ak-{random_text(22)}",
+            f"SG.{random_text(22)}.{random_text(43)}", f"pypi-AgEIcHlwaS5vcmc{random_text(60)}",
+            f"dapi{random_text(32, HEX)}", f"ak-{random_text(22)}",
         ),
         *(f"${kind}${random_text(8)}${random_text(22)}" for kind in ("1", "apr1")),
         *(f"${kind}$rounds=5000${random_text(16)}${random_text(length)}" for kind, length in (("5", 43), ("6", 86))),
@@ -103,13 +101,11 @@ def test_keys_of_trackers_that_have_no_name_beside_them() -> None:
         ),
         f"$argon2id$v=19$m=10240,t=10,p=8${random_text(22)}${random_text(43)}",
         *(
-            f"AIza{random_text(35)}",
-            f"ASIA{random_text(16, string.ascii_uppercase)}",
-            f"shpat_{random_text(32, HEX)}",
-            f"xapp-1-{random_text(24)}",
+            f"AIza{random_text(35)}", f"ASIA{random_text(16, string.ascii_uppercase)}",
+            f"shpat_{random_text(32, HEX)}", f"xapp-1-{random_text(24)}",
         ),
     ],
-)
+)  # fmt: skip
 def test_tokens(token: str) -> None:
     assert redaction.clean(f"using {token}, then") == "using (secret), then"
     assert redaction.clean(f'{{"a": "{token}"}}') == '{"a": "(secret)"}'

@@ -42,15 +42,9 @@ SEGV = Cause(
     "Align versions.",
 )
 VERDICT = Verdict(
-    None,
-    "killed",
-    None,
-    "SIGSEGV",
-    None,
-    [SEGV, Cause("build.abi", 0.3)],
-    [RuledOut("host.oom_kill", "no count")],
-    ["dmesg"],
-)
+    None, "killed", None, "SIGSEGV", None, [SEGV, Cause("build.abi", 0.3)],
+    [RuledOut("host.oom_kill", "no count")], ["dmesg"],
+)  # fmt: skip
 
 
 def test_it_says_cause_confidence_evidence_fix_experiment_and_what_is_ruled_out() -> None:

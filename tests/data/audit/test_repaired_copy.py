@@ -89,10 +89,8 @@ def test_lines_keep_their_numbers_and_bad_ones_their_reasons(tmp_path: Path) -> 
     raw = raw_annotations.Raw("p", "train", None, file)
     raw_annotations.read_lines(file, raw)
     assert [(box.line, box.text, box.ignored) for box in raw.boxes] == [
-        (1, "a,b", False),
-        (4, "c", False),
-        (5, "###", True),
-    ]
+        (1, "a,b", False), (4, "c", False), (5, "###", True),
+    ]  # fmt: skip
     assert [line for line, _ in raw.faults] == [3]
     assert len(raw.notes) == 2
 

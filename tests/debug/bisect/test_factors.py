@@ -160,12 +160,10 @@ def test_images_of_a_coco_file_take_their_annotations_along(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "text, message",
     [
-        ('{"a": 1}', "dict"),
-        ('{"a": [[], []], "b": [[], []]}', "each of a, b"),
-        ("{torn", "cannot be read"),
-        ("[]", "no samples"),
+        ('{"a": 1}', "dict"), ('{"a": [[], []], "b": [[], []]}', "each of a, b"),
+        ("{torn", "cannot be read"), ("[]", "no samples"),
     ],
-)
+)  # fmt: skip
 def test_what_holds_no_list_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "t.json").write_text(text)
     with pytest.raises(ConfigError, match=message):

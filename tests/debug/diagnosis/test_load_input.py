@@ -127,12 +127,10 @@ def test_outputs_and_errors_of_a_notebook(tmp_path: Path) -> None:
         {"output_type": "stream", "name": "stdout", "text": ["epoch 1\n", "epoch 2\n"]},
         {"output_type": "display_data", "data": {"text/plain": "<Figure>", "image/png": "aaaa"}},
         {
-            "output_type": "error",
-            "ename": "ValueError",
-            "evalue": "x",
+            "output_type": "error", "ename": "ValueError", "evalue": "x",
             "traceback": ["\x1b[31mstack expects each tensor to be equal size\x1b[0m"],
         },
-    ]
+    ]  # fmt: skip
     book = {"cells": [{"cell_type": "markdown"}, {"cell_type": "code", "outputs": outputs}, "junk"]}
     (tmp_path / "run.ipynb").write_text(json.dumps(book))
     incident = load_input.read_incident(str(tmp_path / "run.ipynb"))

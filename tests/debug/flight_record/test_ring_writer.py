@@ -220,9 +220,7 @@ def test_a_death_at_any_moment_leaves_a_ring_that_is_right(tmp_path, way):
         )
         assert all(s.loss == s.micro for s in flight.steps[:-1])
         assert flight.now.stage in (
-            "",
-            f"stage.{flight.now.micro}",
-            f"stage.{flight.now.micro - 1}",
+            "", f"stage.{flight.now.micro}", f"stage.{flight.now.micro - 1}",
             f"stage.{flight.now.micro + 1}",
-        )
+        )  # fmt: skip
         assert flight.time <= time.time()

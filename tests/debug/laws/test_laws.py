@@ -354,10 +354,8 @@ def test_texts_of_which_the_padding_is_read() -> None:
         def __init__(self, packed: bool) -> None:
             super().__init__()
             self.embed, self.rnn, self.head = (
-                nn.Embedding(VOCABULARY, 16),
-                nn.GRU(16, 16, batch_first=True),
-                nn.Linear(16, 3),
-            )
+                nn.Embedding(VOCABULARY, 16), nn.GRU(16, 16, batch_first=True), nn.Linear(16, 3),
+            )  # fmt: skip
             self.packed = packed
 
         def forward(self, ids: Tensor) -> Tensor:

@@ -11,11 +11,9 @@ MIB = 1 << 20
 def test_a_start_under_watch_is_no_leak() -> None:
     seconds = [0.1 * n for n in range(20)]
     memory = {
-        "seconds": seconds,
-        "tree": [n * 10 * MIB for n in range(20)],
-        "shm": [0] * 20,
+        "seconds": seconds, "tree": [n * 10 * MIB for n in range(20)], "shm": [0] * 20,
         "group": {"limit": 190 * MIB},
-    }
+    }  # fmt: skip
     facts = {"oom_kills": 1, "memory": memory, "memory_peak_bytes": 188 * MIB}
     run = oom_inputs.collect(Incident("killed", signal="SIGKILL", texts={"log_tail.txt": "step 1\n"}, facts=facts))
     kind = explain_oom.classify_oom(run)

@@ -283,10 +283,8 @@ def test_ocrlab_train_is_started_by_its_job_and_a_script_as_it_was(tmp_path: Pat
     child = ["python", "-c", "from ocrlab.notebook import child_main as child; child.start()", "/tmp/ocrlab-child-gone"]
     notebook = make_run(tmp_path / "c", kind="ocrlab train", argv=child)
     assert recorded_step.command(recorded_step.find(notebook), Path("job"))[1:] == [
-        "-m",
-        "ocrlab.training.jobs.replay_step",
-        "job",
-    ]
+        "-m", "ocrlab.training.jobs.replay_step", "job",
+    ]  # fmt: skip
     (tmp_path / "mine.py").write_text("")
     script = make_run(
         tmp_path / "b", cwd=str(tmp_path), kind="ocrlab train", executable=sys.executable, argv=["python", "mine.py"]

@@ -165,11 +165,9 @@ def test_a_heartbeat_that_stops_is_a_hang_for_certain(on_hang, env, tmp_path, mo
     code += "for step in range(3): heartbeat.beat(step=step, phase='train'); time.sleep(0.2)\ntime.sleep(3)"
     monkeypatch.chdir(tmp_path)
     ended = watch(
-        [sys.executable, "-c", code],
-        Options(run_dir=tmp_path / "out", silence=1.0, on_hang=on_hang),
-        output=lambda *_: None,
-        env=env,
-    )
+        [sys.executable, "-c", code], Options(run_dir=tmp_path / "out", silence=1.0, on_hang=on_hang),
+        output=lambda *_: None, env=env,
+    )  # fmt: skip
     assert (ended.status, ended.exit_status) == (("hung", 124) if on_hang is None else ("success", 0))
     if on_hang is None:
         assert ended.verdict.status == "hung"

@@ -154,14 +154,9 @@ def test_files_that_are_compiled_at_each_start(forbidden, options, tmp_path, mon
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", forbidden)
     monkeypatch.chdir(tmp_path)
     ask = Probe(
-        2,
-        "import torch",
-        PROBES / "import_probe.py",
-        "imported",
-        check_packages.package_probes(options)[1].judge,
-        20,
-        {"name": "torch"},
-    )
+        2, "import torch", PROBES / "import_probe.py", "imported",
+        check_packages.package_probes(options)[1].judge, 20, {"name": "torch"},
+    )  # fmt: skip
     check = climbed([ask], options)["import torch"]
     if forbidden:
         assert (

@@ -148,12 +148,10 @@ def test_a_single_title_and_no_level_is_skipped(source: str, several: bool, titl
 @pytest.mark.parametrize(
     ("tex", "part"),
     [
-        ("x^2", "<msup>"),
-        ("$$\\frac{a}{b}$$", "<mfrac>"),
-        ("\\[ \\sqrt{x} \\]", "<msqrt>"),
+        ("x^2", "<msup>"), ("$$\\frac{a}{b}$$", "<mfrac>"), ("\\[ \\sqrt{x} \\]", "<msqrt>"),
         ("\\und{", '<code class="tex">'),
     ],
-)
+)  # fmt: skip
 def test_formulas_are_mathml_or_as_they_were_written(tex: str, part: str) -> None:
     assert part in markdown.formula(tex)
 

@@ -58,13 +58,9 @@ def execute(tmp_path: Path, root: Path) -> Execute:
         command = [sys.executable, "-c", ENGINE, "in.ipynb", "out.ipynb", str(limit)]
         paths = {"PYTHONPATH": str(root), "JUPYTER_PREFER_ENV_PATH": "1", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
         done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env={**os.environ, **paths, **(env or {})},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+            command, cwd=tmp_path, env={**os.environ, **paths, **(env or {})}, capture_output=True,
+            text=True, timeout=120,
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return nbformat.read(str(tmp_path / "out.ipynb"), as_version=4), done.stdout
 
@@ -90,13 +86,9 @@ def test_a_crash_overwrites_the_outcome_names_signal_and_cell_and_leaves_no_orph
     dies += "print('last words', flush=True)\nctypes.string_at(0)"
     secret = "hunter2hunter2"
     notebook, raised = execute(
-        PARAMETERS.replace('""', repr(str(tmp_path / "runs"))),
-        "\n".join(OURS),
-        "import os; print(os.environ['APP_TOKEN'])",
-        dies,
-        "print('never')",
-        env={"APP_TOKEN": secret},
-    )
+        PARAMETERS.replace('""', repr(str(tmp_path / "runs"))), "\n".join(OURS),
+        "import os; print(os.environ['APP_TOKEN'])", dies, "print('never')", env={"APP_TOKEN": secret},
+    )  # fmt: skip
     result = only_result(notebook)
     assert (result.name, result.outcome) == ("dies", "CRASHED")
     assert result.ending is not None

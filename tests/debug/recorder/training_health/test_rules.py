@@ -47,15 +47,13 @@ def test_a_constant_loss_is_reported() -> None:
     ("losses", "batch", "named", "omitted"),
     [
         (
-            [0.5, 90.0, math.nan],
-            3,
-            ("from batch 3 of 30 on, so it learns nothing more", "smaller learning rate"),
-            "no step",
+            [0.5, 90.0, math.nan], 3,
+            ("from batch 3 of 30 on, so it learns nothing more", "smaller learning rate"), "no step",
         ),
         ([0.5, 0.4, math.nan], 3, ("0.4 just before, and had not grown: look at this batch",), "smaller learning"),
         ([math.nan] * 3, 1, ("no optimiser step came before it", "ocrlab replay"), "smaller learning"),
     ],
-)
+)  # fmt: skip
 def test_the_rate_is_not_to_blame_for_a_first_loss_that_is_not_finite(losses, batch, named, omitted):
     before = losses[batch - 2]
     stats = TrainingStats(30, losses=30, steps=30, last=math.nan, lost=batch, first_losses=losses, before_lost=before)
