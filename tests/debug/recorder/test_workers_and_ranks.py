@@ -105,16 +105,16 @@ TWICE = """
 import sys, torch, ocrlab
 torch.manual_seed(0)
 model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=float(sys.argv[1]))
 x = torch.randn(64, 4)
 data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
-with ocrlab.record("run", model) as rec:
+with ocrlab.record("run", model, optimizer) as rec:
     for _ in rec.epochs(6):
         for inputs, wanted in rec.batches(torch.utils.data.DataLoader(data, batch_size=8)):
-            model.zero_grad()
+            optimizer.zero_grad()
             loss = ((model(inputs) - wanted) ** 2).mean()
             loss.backward()
-            for parameter in model.parameters():
-                parameter.data -= float(sys.argv[1]) * parameter.grad
+            optimizer.step()
             rec.loss(loss)
 """
 

@@ -143,7 +143,7 @@ with two: pass
     ids=["deadlock", "stopped"],
 )
 def test_a_deadlock_and_a_stopped_program_keep_their_names(code, cause, watched):
-    done = watched(code, "--silence", "1", "--on-hang", "kill")
+    done = watched(code, "--silence", "2", "--on-hang", "kill")
     best = done.verdict["causes"][0]
     assert (best["id"], best["confidence"] >= 0.6, "busy" in done.err) == (cause, True, False)
 
