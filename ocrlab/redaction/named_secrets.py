@@ -13,6 +13,7 @@ from functools import lru_cache
 from ocrlab.redaction import secret_words
 from ocrlab.redaction.secret_words import CODE, KEY, LETTER, OPENING, PASSWORD, TOKEN, UNSPACED_TOKENS
 from ocrlab.redaction.text_spans import SECRET, Span
+from ocrlab.redaction.value_shapes import CODE as PROGRAM_CODE
 from ocrlab.redaction.value_shapes import NOTHING, is_code, looks_chosen, looks_drawn, looks_strong
 
 WORDS = (
@@ -47,13 +48,19 @@ ACCESS_KEY = re.compile(
 )
 ANY_KEY = re.compile(r"[A-Za-z0-9+/=-]{16,}[\"',;)\]}]*$")
 LONG = 24  # characters; what is shorter and drawn at random has a digit
-COUNT = re.compile(r"\d{1,3}(?:\.\d{1,3}){0,3}[,;:)\]}]*$")  # or a version
+COUNT = re.compile(r"\d{1,3}(?:\.\d{1,3}){0,3}(?:px|em|pt|%)?[,;:)\]}]*$")  # or a version, or a size
 IDS = re.compile(r"\d+,\s{0,20}[\"'][^\"'\n]{1,60}[\"']: ?\d+\b")  # of a vocabulary: numbers beside numbers
 IDS_BEFORE = re.compile(r": ?\d+,\s{0,20}[\"']\Z")
 MESSAGE = re.compile(rf"[A-Z]{LETTER}*(?: {LETTER}+){{2,}}[.!]$")
 IS_NAME = re.compile(r"[\"']\s{0,4}:")  # `"password": {"type": "string"}`
-ANSWER = re.compile(  # the password? - hunter2x
-    r"[^\n?]{0,60}\?[ \t]{0,9}\r?\n(?:[^\n]{0,40}?:[ \t]{1,4})?(?P<value>[^\s\"'<>]{6,80})[ \t]{0,9}(?=\r?\n|\Z)"
+LINK = (
+    r"—|–|->|→|⇒|is|was|ist|war|lautet|heißt|est|était|es|era|fue|è|é|foi|jest|był[oa]?|to|är|er|on|была?|равен|from|von|auf"
+    r"|zu|a|à|на"
+)
+ANSWER = re.compile(  # the password? - hunter2x; use this password to proceed: hunter2x, each on a line of its own
+    rf"(?:[^\n?]{{0,60}}[?:]|[ \t](?:{LINK}))[ \t]{{0,9}}\r?\n(?:[ \t]{{0,9}}\r?\n)?"
+    r"(?:[^\n]{0,40}?:[ \t]{1,4})?[ \t]{0,9}"
+    r"(?P<value>[^\s\"'<>]{6,80})[ \t]{0,9}(?=\r?\n|\Z)"
 )
 NUMBER = re.compile(r"[-+]?[\d.]{1,9}(?:e-?\d+)?(?:[,;:)\]}].*)?$")
 SENTENCE = re.compile(rf"{LETTER}+ {LETTER}+(?![\w=:])")
@@ -72,9 +79,10 @@ BETWEEN = re.compile(
     rf"|{MARKUP}{SPACE}(?:[=!]=?>?|:=|->|<-|→|⇒|\.{{3,40}}|[：＝]|:(?!:|//)|%3[aAdD])\*{{0,2}}{MARKUP}|(?P<copula>[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]{{1,8}}[:：]?)|(?=[「『«„“])"
     r"|(?P<weak>,[ \t]?|[ \t]{0,40}[|│┃][ \t]{0,40}|[ \t]{2,40}|\t"
     r"|(?: \w{1,20}){0,3}(?:</\w+>\s{0,9}){1,3}(?:<\w[^>\n]{0,80}>){1,3}))"
-    rf"{SPACE}(?:!(?:vault|secret|str|binary|encrypted)[\w/:-]{{0,20}} )?\{{?"
+    rf"{SPACE}(?:str[ \t]{{2,20}})?(?:!(?:vault|secret|str|binary|encrypted)[\w/:-]{{0,20}} )?\{{?"
     rf"(?:(?:(?:[a-z]\w{{0,30}}\.){{0,3}}[A-Z]\w{{0,40}}|str|bytes)\((?=[bru]?{QUOTE}))?"
 )
+CELL_END = re.compile(r"[ \t]{0,40}[|│┃]")  # of a box that is drawn
 CALL = re.compile(rf"\((?=[bru]?{QUOTE})")
 BESIDE = re.compile(rf"[ \t]{{1,4}}(?={QUOTE}|[«„“»]|[^\s\"'<(=:]{{4}})")  # SQL, .netrc, `password hunter2`
 AFTER_A_WORD = re.compile(rf"[ \t]{{1,4}}(?:{LETTER}{{1,20}} )?(?={QUOTE}|[^\s\"'<(=:]{{16}})")
@@ -124,10 +132,6 @@ ACCESS_PHRASE = re.compile(
 ALONE = re.compile(r"(?:token|key|password|secret)$", re.IGNORECASE)
 MIXED = re.compile(r"[0-9a-f]{32,}$|(?=[A-Za-z+/=]*\d)(?=[a-z\d+/=]*[A-Z])(?=[A-Z\d+/=]*[a-z])[A-Za-z0-9+/=]{20,}$")
 # `the password for ana is ...`, `пароль пользователя ana — ...`, `Password for 'https://x': ...`, `from ... to ...`
-LINK = (
-    r"—|–|->|→|⇒|is|was|ist|war|lautet|heißt|est|était|es|era|fue|è|é|foi|jest|był[oa]?|to|är|er|on|была?|равен|from|von|auf"
-    r"|zu|a|à|на"
-)
 PROSE = re.compile(
     rf"(?P<words>(?:[ \t][^\s;,!?。]{{1,60}}){{0,5}}?)(?:[ \t]?(?:[:：]|==?>?)[ \t]"
     rf"|[ \t](?:{LINK})[ \t](?!\w+ \w+ \S+: ))"
@@ -177,8 +181,10 @@ def names_secret(name: str) -> bool:
     return (AT_THE_END.search(last) or KEY_NAME.search(last)) is not None and ORDINARY_NAME.search(last) is None
 
 
-def hides(name: str, value: str, around: str = "") -> bool:
+def hides(name: str, value: str, around: str = "", *, quoted: bool = False) -> bool:
     """Return True if `value` after `name`, with the words `around` it, is a secret: not a number, nothing, or code."""
+    if not quoted and PROGRAM_CODE.match(value):
+        return False
     folder = value.startswith(("/", "~", ".")) and (name in FOLDERS or "credential" in name.lower())
     if not names_secret(name) or NOTHING.match(value) or folder:
         return False
@@ -321,10 +327,15 @@ def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Itera
         values = list(_values(text, several.end() if several else match.end(), all_of=several is not None))
         prose = match is between and match.group().endswith(" ") and SENTENCE.match(text, match.end())
         ids = IDS.match(text, match.end()) or IDS_BEFORE.search(text, max(0, at - 30), at)
+        cell = CELL_END.search(text, match.end()) if groups.get("weak", "") and password else None
+        if cell and looks_chosen(text[match.end() : cell.start()].replace(" ", "")):
+            yield match.end(), cell.start(), SECRET
+            return
         secrets = [
             (start, _rest(text, start) if bare else stop, SECRET)
             for start, stop, bare in values
-            if hides(name, text[start:stop], around)
+            if hides(name, text[start:stop], around, quoted=not bare)
+            and not (bare and text[start:stop].isalpha() and text.startswith(" (", stop))
             and not (bare and ids and text[start:stop].strip(",}").isdigit())
             and not (match.group().endswith("{") and IS_NAME.match(text, stop))
             and not MESSAGE.match(text[start:stop])
@@ -341,6 +352,10 @@ def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Itera
             if second and (second["parting"].strip() or looks_chosen(second["value"])):
                 yield *second.span("value"), SECRET
             return
+    drawn = _drawn_below(text, at) if password else None
+    if drawn and text[slice(*drawn)] != SECRET:
+        yield *drawn, SECRET
+        return
     answer = ANSWER.match(text, end) if password else None
     if answer and looks_chosen(answer["value"]):
         yield *answer.span("value"), SECRET
@@ -364,6 +379,21 @@ def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Itera
         other = TO.match(text, stop)
         if other and looks_chosen(other["value"]):
             yield other.start("value"), other.start("value") + len(other["value"].rstrip(".,;:!?)]}")), SECRET
+
+
+def _drawn_below(text: str, at: int) -> tuple[int, int] | None:
+    """Return where the value of a name is that a traceback draws below its line: `└ 'hunter2x'` in the same column."""
+    column, line = at - text.rfind("\n", 0, at) - 1, at
+    for _ in range(10):
+        line = text.find("\n", line + 1)
+        if line < 0:
+            return None
+        if text.startswith("\u2514 ", line + 1 + column):
+            value = VALUE.match(text, line + 3 + column)
+            return value.span("text") if value and value["text"] else None
+        if text[line + 1 : line + 2 + column].strip(" \u2502"):
+            return None
+    return None
 
 
 def _values(text: str, at: int, *, all_of: bool) -> Iterator[tuple[int, int, bool]]:
@@ -422,6 +452,7 @@ def _column_spans(text: str, start: int, end: int, begin: int, stop: int) -> tup
     column = next((n for n, cell in enumerate(heads) if header[slice(*cell)].strip("*`\"' ") == name), None)
     if column is None:
         return end, []
+    last = end  # of the table; the line after it may be another header
     for _ in range(ROWS):
         start, end = end + 1, text.find("\n", end + 1)
         end = len(text) if end < 0 else end
@@ -439,7 +470,8 @@ def _column_spans(text: str, start: int, end: int, begin: int, stop: int) -> tup
         if looks_chosen(value) and hides(name, value) and (PASSWORD_NAME.search(name) or len(value) >= 16):
             at = start + row.index(value, cell[0] if cell else 0)
             spans.append((at, at + len(value), SECRET))
-    return end, spans
+        last = end
+    return last, spans
 
 
 def _is_filled(cell: tuple[int, int]) -> bool:

@@ -85,7 +85,9 @@ SHAPES = (
         r"\b(?:docker|podman|helm|buildah|skopeo|az|mongo\w{0,9}|mariadb|sqlcmd|(?:un)?zip|7z[ar]?|(?:un)?rar|openssl)"
         rf"\b[^\n]{{0,300}}?\s-(?:[pPkK][ =]|p(?=\S{{6}})|pass(?:in|out)?[ =]pass:)[\"']?{CHOSEN}",
     ),
-    (" -", rf"\b(?:redis-cli|ldap\w{{1,12}})\b[^\n]{{0,300}}?\s-[aw]{GAP}{CHOSEN}"),
+    (" -", rf"\b(?:redis-cli|ldap\w{{1,12}})\b[^\n]{{0,300}}?\s-[aw]{GAP}{ANY}"),
+    ("lftp", rf"\blftp\b[^\n]{{0,80}}?\s-u\s?[^\s,]{{1,80}},{ANY}"),
+    ("AC", r"\bAC[0-9a-f]{32}[\"'],\s?[\"']([0-9a-f]{32})\b"),  # Twilio
     (" -", rf"(?<!\S)-(?:[pPw]|pw){GAP}{STRONG}"),
     ("pass", rf"(?<!\S)--?(?:storepass|keypass|pass){GAP}{CHOSEN}"),
     ("AUTH", rf"\bAUTH {CHOSEN}"),

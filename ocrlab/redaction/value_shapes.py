@@ -28,13 +28,14 @@ STATES = (  # what is reported of a secret, and no secret
 NO_VALUES = (  # what stands in the place of a secret and is none
     r"(?:none|null|nil|true|false|str|bytes|int|any|self|secretstr|default|bcrypt|\*+|\.\.\.)?[,;:.)\]}]*$",
     r"x+$|your\W|<[^>]*>",  # placeholders
-    r"\[|\{(?!\S*\d)|\(\w+\)(?![\w+/=])",  # a list, a mapping or a format, an aside
+    r"\[|\{(?!\S*\d)|\([\w ]+\)?(?![\w+/=])",  # a list, a mapping or a format, an aside
     r"\$\{|\$\w+\W*$|\$\(|%\w+%|\{\{",  # a variable of a shell or a template
-    r"[A-Za-z_][\w.]*[(\[]",  # a call or an item
+    r"[0-9A-F]{16}$",  # the id of a public key
     r"!\w+$|[|>][-+]?$",  # a tag of YAML, or a block that begins
     r"#[0-9a-f]{3,8}[;}]",  # a colour of a style sheet
     rf"(?:{STATES})[,;:.!]*$",
 )
+CODE = re.compile(r"[A-Za-z_][\w.]*[(\[]")  # a call or an item
 NOTHING = re.compile("|".join(NO_VALUES), re.IGNORECASE)
 
 
