@@ -12,7 +12,7 @@ from ocrlab.errors import DataError
 from ocrlab.records import from_json
 from ocrlab.run_folder.atomic_files import write_json
 
-LOST = re.compile(r"the loss is (?:nan|-?inf),")  # `nonfinite_text` of the training's health
+LOST = re.compile(r"the loss is (?:nan|-?inf)[, ]")  # `nonfinite_text` of the training's health
 NAME = re.compile(r"learned-(\d+)\.json")
 
 

@@ -85,11 +85,11 @@ def _reads_its_target(step: Experiment, first: Run) -> Result | None:
 
     batch = rebuilt(step.batch, change)
     free = step.run(batch, training=False).outputs[0]
-    kept = step.run(batch, gradients=True, training=False, watch={step.model: keep}).pushes
-    if not kept or kept[-1] is None or free.shape != output.shape:
+    pushes = step.run(batch, gradients=True, training=False, watch={step.model: keep}).pushes
+    if not pushes or pushes[-1] is None or free.shape != output.shape:
         return None
     moved = (free - output).flatten(2).abs().amax((0, 1)) > step.rounding() * float(output.abs().max())
-    aimed = (kept[-1] - push).flatten(2).abs().amax((0, 1)) > 1e-6 * float(push.abs().max())
+    aimed = (pushes[-1] - push).flatten(2).abs().amax((0, 1)) > 1e-6 * float(push.abs().max())
     causal = not bool(moved[:middle].any()) and bool(moved[middle + 1 :].any())
     if not causal or not bool(moved[middle] & aimed[middle]) or bool(aimed[middle + 1 :].any()):
         return None

@@ -31,8 +31,8 @@ def lost_state(optimizer: Optimizer, schedulers: list[Any], *, beginning: bool =
     other = next((pair for pair in pairs if not math.isclose(*pair, rel_tol=1e-6)), None)
     restored = any(optimizer.state.values()) and other is not None  # SGD counts no updates
     if schedulers and not counted and ((max(counts, default=0) >= 2 and (beginning or other)) or restored):
-        made = f"has made {max(counts)} updates" if counts else "has the state of earlier updates"
-        got = f"the optimizer {made}, and the scheduler none: the schedule of the learning rate begins again"
+        progress = f"has made {max(counts)} updates" if counts else "has the state of earlier updates"
+        got = f"the optimizer {progress}, and the scheduler none: the schedule of the learning rate begins again"
         got += f" (its rate is {other[0]:.3g}, and that of the optimizer {other[1]:.3g})" if other else ""
         return broken(
             "resume.scheduler",
