@@ -83,21 +83,21 @@ def ends_with_the_micro_batches(scheduler: Any, steps: int, batches: int) -> str
 
     Its rate is then still high when the training of `steps` updates and `batches` micro-batches ends.
     """
-    stepped = int(getattr(scheduler, "last_epoch", 0) or 0)
-    if not 0.9 * steps <= stepped <= 1.1 * steps + 1 or batches < 1.8 * steps or batches > MOST_AHEAD:
+    count = int(getattr(scheduler, "last_epoch", 0) or 0)
+    if not 0.9 * steps <= count <= 1.1 * steps + 1 or batches < 1.8 * steps or batches > MOST_AHEAD:
         return ""
-    ahead = math.ceil(1.1 * batches) - stepped
+    ahead = math.ceil(1.1 * batches) - count
     try:
         rates = walk(scheduler, ahead)
     except Exception:  # it ends there, or needs a metric
         return ""
     peak = max(rates)
     left = next((i for i, rate in enumerate(rates) if rate <= 1e-3 * peak), None)
-    if not peak or left is None or stepped + left < 0.9 * batches or rates[0] < 0.3 * peak:
+    if not peak or left is None or count + left < 0.9 * batches or rates[0] < 0.3 * peak:
         return ""
     return (
-        f"{type(scheduler).__name__} was planned for about {stepped + left} steps, as many as there were micro-batches"
+        f"{type(scheduler).__name__} was planned for about {count + left} steps, as many as there were micro-batches"
         f" ({batches}), and was stepped once an update: the training ended after {steps} updates,"
-        f" {steps / (stepped + left):.0%} of the schedule, at a learning rate of {rates[0]:.3g}, before most of the decay"
+        f" {steps / (count + left):.0%} of the schedule, at a learning rate of {rates[0]:.3g}, before most of the decay"
         ". Divide the total number of steps (and the warm-up) by the accumulation steps"
     )
