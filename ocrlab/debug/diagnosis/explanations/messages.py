@@ -361,6 +361,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"only one element tensors can be converted to Python scalars",
         r"only (?:size|length)-1 arrays can be converted to Python scalars",
     ),
+    "real_number": (r"must be real number, not (?P<type>\w+)",),
     "ambiguous_truth": (
         r"Boolean value of Tensor with more than one value is ambiguous",
         r"The truth value of an array with more than one element is ambiguous",

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ocrlab.debug.diagnosis.explanations.explanation import ANY, Explanation, explains, listed
 from ocrlab.debug.diagnosis.explanations.explanation import changed as edit
-from ocrlab.debug.diagnosis.explanations.failure import Cell, Failure
+from ocrlab.debug.diagnosis.explanations.failure import LIBRARY, Cell, Failure
 from ocrlab.debug.diagnosis.explanations.messages import INTEGER, Fact, facts, state_dict_keys
 from ocrlab.debug.diagnosis.explanations.names import local_name, nearest_name
 from ocrlab.debug.diagnosis.explanations.origins import own_statement_nodes
-from ocrlab.debug.diagnosis.explanations.source import Source, constant, dotted, last_name, root
+from ocrlab.debug.diagnosis.explanations.source import (
+    Source,
+    constant,
+    dotted,
+    last_name,
+    own_nodes,
+    parameters,
+    root,
+)
 
 INSTALL = ("pip install", "conda install", "mamba install", "pip3 install", "uv pip install")
 
@@ -363,6 +372,7 @@ SAME_SHAPE = (  # of the second call: of a value that the first one has returned
 REMOVES = ("pop", "popitem", "remove", "drop", "clear", "popleft")
 ADDS = ("append", "extend", "insert", "add_module", "add_param_group", "appendleft", "write")
 VALUE_KINDS = ("target_range", "table_index", "index", "target_probability", "assertion")
+STALE = ("table_index", "target_range", "class_weights")
 SHAPE_KINDS = (
     "matmul",
     "batched_matmul",
@@ -475,7 +485,23 @@ def names_behind(failure: Failure, cell: Cell) -> list[str]:
         if stored and name not in _loads(stored[-1]) and not isinstance(stored[-1], ast.AugAssign):
             names += [other for other in _loads(stored[-1]) if other not in names]
     fresh = {name for name in names if not _from_before(cell, name, frame.line)}
-    return [name for name in names if name not in fresh]
+    inner = [name for part in failure.own_frames[1:] for name in _global_names(failure.source(part), part.line)]
+    return list(dict.fromkeys([*(name for name in names if name not in fresh), *inner]))
+
+
+def _global_names(source: Source | None, line: int) -> list[str]:
+    """Return the names of a notebook that a line in a function reads, also through the function's own names."""
+    function = source.function_at(line) if source is not None else None
+    statement = source.statement_at(line) if source is not None else None
+    if source is None or function is None or statement is None:
+        return []
+    stored = [n for n in own_nodes(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    names = _loads(statement)
+    for name in names:  # the list grows
+        lines = [source.statement_at(n.lineno) for n in stored if n.id == name and n.lineno < line]
+        names += [other for maker in lines if maker is not None for other in _loads(maker) if other not in names]
+    own = {n.id for n in stored} | set(parameters(function))
+    return [name for name in names if name not in own]
 
 
 def _loads(statement: ast.stmt) -> list[str]:
@@ -546,6 +572,11 @@ def cell_run_twice(_: Fact, failure: Failure) -> Explanation | None:
                 effect = _effect(failure, change, change.node is here)
                 if not effect or maker is None:
                     continue
+                if changer is not cell and evidence.endswith("deleted"):  # the failing cell itself may have run before
+                    kinds = [f for f in facts(failure.type, failure.message) if f.kind in (*SHAPE_KINDS, *STALE)]
+                    stale = next((e for f in kinds if (e := made_before_a_change(f, failure))), None)
+                    if stale is not None:
+                        return stale
                 last = "" if changer is cell else f", cell {changer.number} once"
                 return Explanation(
                     f"`{change.code}` ({changer.source.place(change.node)}) {effect} each time that cell "
@@ -690,7 +721,18 @@ def _changed_since(
     return None
 
 
-@explains(*SHAPE_KINDS, "table_index", "target_range", "class_weights")
+def _changed_between(failure: Failure, maker: Cell, changer: Cell, change: ast.stmt) -> str:
+    """Say which cell has changed what a new value was made of, after the old one was made."""
+    for cell in (c for c in reversed(run_before(failure, changer)) if (c.count or 0) > (maker.count or 0)):
+        for part in _loads(change):
+            node = next((c for c in changes(cell, part)), None)
+            if node is not None:
+                verb = "added to" if node.how in ("adds", "grows") else "changed"
+                return f", after cell {cell.number} (`{node.code[:80]}`, In[{cell.count}]) had {verb} `{part}`"
+    return ""
+
+
+@explains(*SHAPE_KINDS, *STALE)
 def made_before_a_change(fact: Fact, failure: Failure) -> Explanation | None:
     """A stale value: another cell has changed what it was computed from, and its own cell was not run again."""
     cell = failing_cell(failure)
@@ -715,10 +757,11 @@ def made_before_a_change(fact: Fact, failure: Failure) -> Explanation | None:
         now = (
             f" `{name}` still takes {layer} features, and now gets {features}." if called and layer and features else ""
         )
+        cause = _changed_between(failure, maker, changer, change)
         return Explanation(
             f"`{name}` was made in cell {maker.number} (In[{maker.count}]) with an earlier value of `{part}`: cell "
-            f"{changer.number} (`{changer.source.code(change)[:80]}`) was run after it, as In[{changer.count}], and "
-            f"cell {maker.number} was not run again.{now}",
+            f"{changer.number} (`{changer.source.code(change)[:80]}`) was run after it, as In[{changer.count}]"
+            f"{cause}, and cell {maker.number} was not run again.{now}",
             f"Run {again(failure, maker, cell)}; or restart the kernel and run all cells.",
         )
     return None
@@ -797,6 +840,88 @@ def backward_run_twice(fact: Fact, failure: Failure) -> Explanation | None:
         f"Run cell {maker.number} again before this one: its forward pass makes a new graph. Forward pass, "
         "`backward()` and `step()` belong into one cell.",
     )
+
+
+@explains("removed_api")
+def module_of_an_earlier_version(fact: Fact, failure: Failure) -> Explanation | None:
+    """A module of the user's own whose file has got a name after the kernel had imported it."""
+    cell, module, name = failing_cell(failure), str(fact.module), str(fact.attribute or "")
+    file = f"{module.replace('.', '/')}.py"
+    if cell is None or not name:
+        return None
+    again = f"Load it again: `import importlib, {module}; importlib.reload({module})`"
+    fix = f"{again}, and repeat `from {module} import ...`; or restart the kernel. `%load_ext autoreload` and "
+    fix += "`%autoreload 2` in the first cell do that by themselves."
+    once = f"the kernel had imported `{module}` already. Python runs a module at its first import only; later imports "
+    once += f"give the old one from `sys.modules`, without `{name}`."
+    for writer in reversed(run_before(failure, cell)):
+        first, _, text = writer.text.lstrip().partition("\n")
+        names = {getattr(n, "name", getattr(n, "id", "")) for n in Source(text, file).nodes}
+        if first.startswith("%%writefile") and first.split()[-1].endswith(file) and name in names:
+            start = f"Cell {writer.number} (In[{writer.count}]) has written a `{file}` that has `{name}`, but {once}"
+            return Explanation(start, fix)
+    if f"/{file})" in failure.message and not LIBRARY.search(failure.message):
+        start = f"The `{file}` that the kernel has loaded has no `{name}`. If it is in the file now, {once}"
+        return Explanation(start, f"{fix} If it is not in the file, correct the name.")
+    return None
+
+
+# Modules of the standard library whose functions hide others of the same name.
+HIDING = ("math", "cmath", "os", "random", "statistics", "operator", "time")
+
+
+@explains(ANY)
+def function_of_another_module(_: Fact, failure: Failure) -> Explanation | None:
+    """A function that an import, mostly of everything (`*`), has replaced by another; a function of `math`."""
+    frame, source, cell = failure.frame, failure.source(failure.frame), failing_cell(failure)
+    statement = source.statement_at(frame.line) if source is not None and frame is not None else None
+    if source is None or statement is None or failure.type not in ("TypeError", "ValueError"):
+        return None
+    if frame is None or failure.frames[-1] is not frame:
+        return None
+    library = "np" if "array" in failure.message else "torch"
+    scalar = {"not_scalar", "real_number"} & {fact.kind for fact in facts(failure.type, failure.message)}
+    places = [c.source for c in [*run_before(failure, cell), cell]] if cell is not None else [source]
+    imports = [(p, n, a) for p in places for n in p.nodes if isinstance(n, ast.ImportFrom) for a in n.names]
+    for call in (n for n in own_statement_nodes(statement) if isinstance(n, ast.Call) and n.args):
+        if frame.expression and " ".join(frame.expression.split()) != source.code(call):
+            continue
+        argument, name = source.code(call.args[0]), call.func.id if isinstance(call.func, ast.Name) else ""
+        if scalar and dotted(call.func).startswith("math."):
+            after = f"{library}.{last_name(call.func)}"
+            text = f"`{source.code(call.func)}` takes a single number, and `{argument}` ({frame.place}) has several."
+            return Explanation(text, f"Write `{after}({argument})`.", edit(source, call.func, after))
+        named = [(p, n) for p, n, a in imports if name and (name == (a.asname or a.name) or _offers(n, a, name))]
+        if not named or named[-1][1].module not in HIDING or any(True for p in places for _ in p.functions(name)):
+            continue
+        place, node = named[-1]
+        code, right = place.code(node), f"{'builtins' if hasattr(builtins, name) else library}.{name}"
+        hides = f" and hides Python's own `{name}`" if hasattr(builtins, name) else ""
+        back = ""
+        if named[1:]:
+            earlier, old = named[-2]
+            right, old_code = f"{old.module}.{name}", earlier.code(old)
+            hides = f" and hides the `{name}` of `{old_code}` ({earlier.place(old)})"
+            back = f", and run `{old_code}` again" if cell is not None else ""
+        fix = (
+            f"In place of `{code}` write `import {node.module}`, with `{node.module}.{name}` where that is meant{back}"
+        )
+        own = f"{fix}; `{name}` is then Python's own again." if right.startswith("builtins.") else ""
+        takes = ", which takes single numbers" if node.module in HIDING[:2] else ""
+        return Explanation(
+            f"`{name}` is `{node.module}.{name}` here{takes}: `{code}` ({place.place(node)}) brings it{hides}. "
+            f"`{argument}` was not meant for it.",
+            own or f"Write `{right}({argument})`. {fix}.",
+        )
+    return None
+
+
+def _offers(node: ast.ImportFrom, alias: ast.alias, name: str) -> bool:
+    """Return whether `from module import *` brings a name, for modules that are safe to import here."""
+    if alias.name != "*" or node.module not in HIDING:
+        return alias.name == "*" and node.module == "torch"
+    module = importlib.import_module(node.module)
+    return name in getattr(module, "__all__", [n for n in dir(module) if not n.startswith("_")])
 
 
 @explains("no_attribute", "removed_api")

@@ -21,6 +21,10 @@ def run(text: str, order: str) -> list[dict[str, Any]]:
         source = versions[number - 1].pop(0) if len(versions[number - 1]) > 1 else versions[number - 1][0]
         cells[number - 1] |= {"execution_count": count, "source": source, "outputs": []}
         sources[f"cell-{count}"] = source
+        first, _, rest = source.partition("\n")
+        if first.startswith("%%writefile"):
+            Path(first.split()[-1]).write_text(rest)
+            continue
         try:
             exec(compile(source, f"cell-{count}", "exec"), names)
         except (Exception, SystemExit) as error:
@@ -53,6 +57,38 @@ NOTEBOOKS: dict[str, tuple[str, str, list[str]]] = {
         "1 2 3",
         "teacher = [1, 2]\n---\nstudent = sum(teacher)\ndel teacher\n---\nprint(teacher)",
         ["cell 2 (`student = sum(teacher)`) deletes it again: `del teacher`", "out of cell 2"],
+    ),
+    "a_table_that_a_function_reads": (
+        "1 2 3 4 5 6 2 4",
+        'import torch\ntexts = ["ab", "abc"]\n---\n'
+        "table = {c: i for i, c in enumerate(sorted(set(''.join(texts))))}\n"
+        "ids = [torch.tensor([table[c] for c in t]) for t in texts]\n---\n"
+        "emb = torch.nn.Embedding(len(table), 4)\n---\n"
+        "def run():\n    for x in ids:\n        y = emb(x)\n    return y\nrun()\n---\n"
+        "texts.append('xyz')\n---\nlen(texts)",
+        [
+            "`emb` was made in cell 3 (In[3]) with an earlier value of `table`",
+            "had added to `texts`",
+            "Run cell 3 again",
+        ],
+    ),
+    "a_size_of_before": (
+        "1 2 4 3 4",
+        "import torch\ncols = torch.rand(8, 3)\n---\nnet = torch.nn.Linear(cols.shape[1], 2)\n---\n"
+        "cols = torch.cat([cols, cols], 1)\n---\ndef mean():\n    scores = net(cols)\n    return scores.mean()\nmean()",
+        ["`net` was made in cell 2 (In[2]) with an earlier value of `cols`", "now gets 6"],
+    ),
+    "a_module_that_was_written_again": (
+        "1 2 3 1 2 4",
+        "%%writefile tools_of_a_test.py\ndef area(x):\n    return x * x\n~~~\n"
+        "%%writefile tools_of_a_test.py\ndef ring(x):\n    return 3 * x\n---\n"
+        "import tools_of_a_test\n---\ntools_of_a_test.area(3)\n---\ntools_of_a_test.ring(3)",
+        ["has written a `tools_of_a_test.py` that has `ring`", "`sys.modules`", "importlib.reload(tools_of_a_test)"],
+    ),
+    "a_star_that_hides": (
+        "1 2 3",
+        "import torch\nfrom torch import log\n---\nfrom math import *\n---\nlog(torch.rand(3))",
+        ["`log` is `math.log` here", "hides the `log` of `from torch import log`", "Write `torch.log(torch.rand(3))`"],
     ),
     "changed_folder": (
         "1 2 3",

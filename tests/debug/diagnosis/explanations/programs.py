@@ -212,6 +212,23 @@ net(torch.rand(4, 2)).backward()
 """,
         ["`stress.weight` and `stress.bias` of `net`", "if self.with_stress", "it is False", "p.grad is not None"],
     ),
+    "a_function_of_math": (
+        """
+import math
+def window(x):
+    return 0.5 - math.cos(x) / 2
+
+window(torch.arange(5) / 5)
+""",
+        ["`math.cos` takes a single number", "torch.cos(x)"],
+    ),
+    "an_open_of_another_module": (
+        """
+from os import *
+open("names.txt", "w")
+""",
+        ["`open` is `os.open` here", "`from os import *`", "`import os`"],
+    ),
     "class_weights_in_a_sampler": (
         """
 labels = torch.tensor([0] * 90 + [1] * 10)

@@ -61,8 +61,12 @@ def test_facts_that_do_not_belong_together_are_not_combined(
 
 
 @pytest.mark.parametrize("name", [*notebooks.NOTEBOOKS, *notebooks.NOTEBOOK_FALSE_FRIENDS])
-def test_a_notebook_is_explained_by_the_order_of_its_runs(name: str) -> None:
+def test_a_notebook_is_explained_by_the_order_of_its_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A false friend has the words that its explanation must not have."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     order, cells, words = (notebooks.NOTEBOOKS | notebooks.NOTEBOOK_FALSE_FRIENDS)[name]
     failure = failures.from_notebook(notebooks.run(cells, order))
     assert failure is not None
