@@ -104,9 +104,11 @@ def label_out_of_range(fact: Fact, failure: Failure) -> Explanation | None:
             _subtracted(failure),
         )
     counted, bare = _counted_labels(failure), name.strip("`") if name.startswith("`") else "labels"
-    if classes and low is not None and high is not None and low >= 0 and high >= 2 * classes:
+    gaps = labels is not None and low == 0 and len(labels) == classes  # a selection that keeps its old numbers
+    if classes and low is not None and high is not None and low >= 0 and (high >= 2 * classes or gaps):
+        why = "There are as many different labels as outputs" if gaps else "Numbers so far above the number of outputs"
         return Explanation(
-            f"{text} Numbers so far above the number of outputs are ids with gaps, not the classes 0 to {classes - 1}.",
+            f"{text} {f'{why}, but they' if gaps else why} are ids with gaps, not the classes 0 to {classes - 1}.",
             f"Number them from 0: `values, labels = torch.unique({bare}, return_inverse=True)` over the whole data "
             "set, and keep `values` to name the classes again.",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from ocrlab.debug.diagnosis.explanations.autograd import backward_loss
 from ocrlab.debug.diagnosis.explanations.explanation import Explanation, changed, explains, replaced, sizes
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame, Value
 from ocrlab.debug.diagnosis.explanations.labels import loss_tensors
@@ -441,10 +442,19 @@ def types_differ(fact: Fact, failure: Failure) -> Explanation | None:
         )
     output, target = loss_tensors(failure)
     if "backward" in (failure.frame.code if failure.frame else "") and "Found dtype" in failure.message:
+        loss = backward_loss(failure)
+        where = origin(failure, loss[0], loss[1], failure.frame) if loss is not None else None
+        names = [dotted(n) for n in ast.walk(where.node) if isinstance(n, ast.Name)] if where is not None else []
+        name = next((n for n in names if (v := failure.value(n)) is not None and v.dtype == actual), "")
+        node = next(n for n in ast.walk(where.node) if dotted(n) == name) if where is not None and name else None
+        maker = origin(failure, where.source, node, failure.frame) if where and isinstance(node, ast.expr) else None
+        text = f" In `{where.code}` ({where.place}) `{name}` is {actual}" if where is not None and name else ""
+        made_by = f", from `{maker.code}` ({maker.place})" if maker is not None and maker.node is not node else ""
         return Explanation(
             f"The loss is {actual}, but its gradient has to be {expected}: the target (or a constant in the loss) "
-            "has another type than the model's output.",
-            f"Convert the target before the loss: `target.{METHODS.get(expected, 'float()')}`.",
+            f"has another type than the model's output.{f'{text}{made_by}.' if text else ''}",
+            f"Convert it before the loss: `{name or 'target'}.{METHODS.get(expected, 'float()')}`"
+            + ("; numpy and pandas make float64: give the type where it is made." if actual == "float64" else "."),
         )
     if (
         target is not None
