@@ -110,7 +110,8 @@ def label_out_of_range(fact: Fact, failure: Failure) -> Explanation | None:
         return Explanation(
             f"{text} {f'{why}, but they' if gaps else why} are ids with gaps, not the classes 0 to {classes - 1}.",
             f"Number them from 0: `values, labels = torch.unique({bare}, return_inverse=True)` over the whole data "
-            "set, and keep `values` to name the classes again.",
+            "set, and keep `values` to name the classes again."
+            + (_more_outputs(failure, classes, high + 1) if gaps else ""),
         )
     if counted is not None and (low is None or low >= 0):
         layer, code, where = counted
@@ -140,6 +141,13 @@ def label_out_of_range(fact: Fact, failure: Failure) -> Explanation | None:
         f"Give the last layer {label + 1} outputs, or renumber the labels to 0 ... "
         f"{classes - 1 if classes else 'C - 1'}.",
     )
+
+
+def _more_outputs(failure: Failure, classes: int, needed: int) -> str:
+    """Say which layer to enlarge where the numbers in a gap are classes too."""
+    last = _last_layer(failure, classes)
+    after = f": `{_with_size(last[0].code(last[1]), classes, needed)}` ({last[0].place(last[1])})" if last else ""
+    return f" If the numbers in between are classes that this batch lacks, the model needs {needed} outputs{after}."
 
 
 def _subtracted(failure: Failure) -> Edit | None:

@@ -272,18 +272,16 @@ def _without_batch_axis(
 
 
 # What makes as many columns as the data that it gets has values, and how two parts of the data get the same columns.
-FITTED = {
-    "get_dummies": "encode the whole table before it is split, or give the second part the columns of the first: "
-    "`table.reindex(columns=first.columns, fill_value=0)`",
-    "fit_transform": "fit once, on the training data, and call `transform` for every other part",
-    "fit": "fit once, on the training data, and call `transform` for every other part",
-    "one_hot": "give the number of classes: `num_classes=...`",
-    "pivot_table": "pivot the whole table before it is split, or `reindex` the second part to the columns of the first",
-    "crosstab": "count the whole table before it is split, or `reindex` the second part to the columns of the first",
-    "unique": "collect the values once, from the whole data, and pass them to both",
-    "Counter": "build the vocabulary once, from the training data, and pass it to both",
-    "set": "build the vocabulary once, from the training data, and pass it to both",
-}
+BY_TABLE = "encode the whole table before it is split, or give the second part the columns of the first: "
+BY_TABLE += "`table.reindex(columns=first.columns, fill_value=0)`"
+FITTED = dict.fromkeys(("get_dummies", "pivot_table", "crosstab"), BY_TABLE)
+FITTED |= dict.fromkeys(
+    ("fit_transform", "fit"), "fit once, on the training data, and call `transform` for every other part"
+)
+FITTED |= dict.fromkeys(
+    ("unique", "Counter", "set"), "collect the values once, from the training data, and pass them to both"
+)
+FITTED["one_hot"] = "give the number of classes: `num_classes=...`"
 
 
 def _size_of_other_data(failure: Failure, start: str, features: int, expected: int) -> Explanation | None:
@@ -312,11 +310,8 @@ def _size_of_other_data(failure: Failure, start: str, features: int, expected: i
         name = dotted(table) or read.source.code(table)
         text += f", where `{name}` comes from `{maker.code}` ({maker.place})" if maker.node is not table else ""
         text += f". The input `{place[0].code(place[1].args[0])}` has {features} columns"
-        text += (
-            f" and comes from `{model_input.code}` ({model_input.place})."
-            if model_input.node is not place[1].args[0]
-            else "."
-        )
+        same_node = model_input.node is place[1].args[0]
+        text += "." if same_node else f" and comes from `{model_input.code}` ({model_input.place})."
         fix = f"Give both the same columns, made in the same way; `in_features={expected}` is right for `{name}`"
         fitted = _fitted(failure, model_input)
         if fitted is not None:
@@ -444,24 +439,20 @@ def _batch_in_one_row(
 
 def _bidirectional(failure: Failure) -> str:
     """Say which recurrent layer has two directions."""
-    live = [v for _, v in failure.values() if v.type in ("LSTM", "GRU", "RNN") and "bidirectional=True" in v.text]
-    for value in live[:1]:
-        name = value.name.removeprefix("self.")
-        built = next((s.place(c) for s, c, t in layer_definitions(failure, value.type) if t == value.name), "")
-        return (
-            f"`{name}` (`{value.text}`{f', {built}' if built else ''}) is bidirectional and returns the forward and "
-            "the backward states side by side"
-        )
-    for source, call, target in layer_definitions(failure, "LSTM", "GRU", "RNN"):
+    live = next((v for _, v in failure.values() if v.type in RECURRENT and "bidirectional=True" in v.text), None)
+    for source, call, target in layer_definitions(failure, *RECURRENT):
         both = argument(call, -1, "bidirectional")
-        if both is not None and literal(failure, source, both) is not False:
+        written = live is None and both is not None and literal(failure, source, both) is not False
+        if written or (live is not None and target == live.name):
             label = target.removeprefix("self.") or last_name(call.func)
             return (
-                f"`{label}` (`{source.code(call)}`, {source.place(call)}) is bidirectional and returns the forward "
-                "and "
-                "the backward states side by side"
+                f"`{label}` (`{live.text if live else source.code(call)}`, {source.place(call)}) is bidirectional and "
+                "returns the forward and the backward states side by side"
             )
     return ""
+
+
+RECURRENT = ("LSTM", "GRU", "RNN")
 
 
 def _flattened_from(failure: Failure, features: int) -> str:

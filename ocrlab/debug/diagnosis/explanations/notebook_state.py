@@ -348,7 +348,7 @@ def reassigned(failure: Failure) -> str:
     cell = failing_cell(failure)
     if cell is None:
         return ""
-    for name in names_behind(failure, cell):
+    for name in names_behind(failure, cell, functions=False):
         assigning = [c for c in run_before(failure, cell) if definitions(c, name)]
         if len(assigning) < 2:
             continue
@@ -464,10 +464,10 @@ def _changes_shape(change: Change) -> bool:
     return any(call not in SAME_SHAPE for call in calls) or any(isinstance(n, ast.Slice) for n in parts)
 
 
-def names_behind(failure: Failure, cell: Cell) -> list[str]:
+def names_behind(failure: Failure, cell: Cell, *, functions: bool = True) -> list[str]:
     """Return the names that the failing statement reads; of those that its cell has set before, what they were made of.
 
-    These are the names whose values come from earlier cells, or from an earlier run of this one.
+    With those that the failing lines of functions read. These are the names whose values come from earlier cells, or from an earlier run of this one.
     """
     frame = failure.own_frames[0] if failure.own_frames else None
     statement = (
@@ -485,7 +485,8 @@ def names_behind(failure: Failure, cell: Cell) -> list[str]:
         if stored and name not in _loads(stored[-1]) and not isinstance(stored[-1], ast.AugAssign):
             names += [other for other in _loads(stored[-1]) if other not in names]
     fresh = {name for name in names if not _from_before(cell, name, frame.line)}
-    inner = [name for part in failure.own_frames[1:] for name in _global_names(failure.source(part), part.line)]
+    frames = failure.own_frames[1:] if functions else []
+    inner = [name for part in frames for name in _global_names(failure.source(part), part.line)]
     return list(dict.fromkeys([*(name for name in names if name not in fresh), *inner]))
 
 
