@@ -215,10 +215,15 @@ def wrong_linear_size(fact: Fact, failure: Failure) -> Explanation | None:
     parts = _joined_features(failure, definition, features, expected)
     if parts is not None:
         return Explanation(text + parts[0], parts[1], parts[2])
-    advice = f"Set `in_features={features}`, or use `nn.LazyLinear` which reads it from the first batch"
+    model_call = _model_call(failure)
+    direct = model_call is not None and model_call[3] is not None and model_call[3][-1] == features and not origin_text
+    advice = f"If the {features} features are right, set" if direct else "Set"
+    advice += f" `in_features={features}`, or use `nn.LazyLinear` which reads it from the first batch"
     advice += (
         ", or put `nn.AdaptiveAvgPool2d` before the flattening so that the image size does not matter."
         if origin_text
+        else f"; otherwise correct what makes `{model_call[0].code(model_call[1].args[0])}`."
+        if direct and model_call is not None
         else "."
     )
     return Explanation(text, advice, number_edit(definition, 0, "in_features", features))

@@ -467,7 +467,8 @@ def _changes_shape(change: Change) -> bool:
 def names_behind(failure: Failure, cell: Cell, *, functions: bool = True) -> list[str]:
     """Return the names that the failing statement reads; of those that its cell has set before, what they were made of.
 
-    With those that the failing lines of functions read. These are the names whose values come from earlier cells, or from an earlier run of this one.
+    With those that the failing lines of functions read. Their values come from earlier cells, or from an earlier run of
+    this one.
     """
     frame = failure.own_frames[0] if failure.own_frames else None
     statement = (
