@@ -24,6 +24,13 @@ from ocrlab.debug.diagnosis.explanations.training_loops import (
 NUMBERS = re.compile(r"-?\d+")
 
 
+def _rows_by_name(blanks: Blanks) -> Mapping[str, object] | None:
+    """Return no blanks where `drop` is given texts without an axis, which were meant as columns; else None."""
+    place = failing_call(blanks.failure, blanks.frame, "drop")
+    words = {word.arg for word in place[1].keywords} if place else {"axis"}
+    return {} if "'" in str(blanks.parts.get("names")) and not words & {"axis", "columns", "index"} else None
+
+
 def _pieces(blanks: Blanks) -> Mapping[str, object]:
     pieces = [int(number) for number in NUMBERS.findall(blanks["pieces"])]
     size, parts = int(blanks["size"]), len(pieces)
@@ -965,6 +972,7 @@ MESSAGES: tuple[tuple[Any, ...], ...] = (  # pattern, rules
             "`<call>` (<here>) looks for <names> among the row labels: without an axis `drop` removes rows.<base.from>",
             "Name the columns: `<base>.drop(columns=<a@0>)`.",
             ("<call>", "<base>.drop(columns=<a@0>)"),
+            _rows_by_name,
         ),
     ),
     (

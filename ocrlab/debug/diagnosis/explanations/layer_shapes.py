@@ -657,6 +657,11 @@ def wrong_channels(fact: Fact, failure: Failure) -> Explanation | None:
             f"Add the channel axis: `{variable}.unsqueeze(1)`, which gives {sizes((tensor[0], 1, *tensor[1:]))}.",
             moved_edit(failure, variable, f"{variable}.unsqueeze(1)"),
         )
+    if len(shape) == 4 and shape[-1] == 1 and shape[0] == expected and shape[1] > max(CHANNELS):
+        return Explanation(
+            f"{text} It is one image (channels first) with an axis of size 1 at its end, and the batch axis comes first.",
+            "Add it in front: `x.unsqueeze(0)` in place of `x.unsqueeze(-1)`, or take batches from a DataLoader.",
+        )
     if len(shape) == 4 and shape[-1] in CHANNELS and shape[1] > max(CHANNELS) and expected in (1, 3):
         mode = "RGB" if expected == 3 else "L"
         return Explanation(

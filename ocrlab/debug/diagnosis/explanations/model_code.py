@@ -181,6 +181,23 @@ def container_called(fact: Fact, failure: Failure) -> Explanation | None:
     return None
 
 
+def _method_as_size(failure: Failure, source: Source, call: ast.Call) -> Explanation | None:
+    """Say that an argument is a method of one of the program's classes, which is not called."""
+    for node in (*call.args, *(word.value for word in call.keywords)):
+        functions = [(s, f) for s in failure.all_sources() for f in s.functions(getattr(node, "attr", ""))]
+        if isinstance(node, ast.Attribute) and functions and not functions[0][1].decorator_list:
+            code, where = source.code(node), functions[0][0].place(functions[0][1])
+            before = source.code(call)
+            after = before.replace(code, f"{code}()", 1)
+            return Explanation(
+                f"`{code}` in `{before}` ({source.place(call)}) is a method ({where}) and not its result: it is not "
+                "called.",
+                f"Call it: `{code}()`.",
+                replaced(source, call.lineno, before, after),
+            )
+    return None
+
+
 @explains("not_callable")
 def object_called(fact: Fact, failure: Failure) -> Explanation | None:
     """A value that is called: None, a number, a list, a tensor."""
@@ -338,6 +355,9 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
         types = [part.strip() for part in actual.split(",")]
         actual = types[0].rpartition(".")[2] if types else ""
         if actual == "tuple":
+            uncalled = _method_as_size(failure, place[0], place[1])
+            if uncalled is not None:
+                return uncalled
             return Explanation(
                 f"`{code}` ({frame.place}) needs whole numbers as sizes, and one of them is something else (None, a "
                 "float, "

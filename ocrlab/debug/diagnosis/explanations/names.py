@@ -69,7 +69,7 @@ def nearest_name(name: str, names: list[str], start: str) -> Explanation:
     )
     if near:
         return Explanation(f"{start}; there is a `{near[0]}`.", f"Write `{near[0]}`, if that is meant.")
-    return Explanation(f"{start} and does not import it.", f"Define `{name}` before this line, or import it.")
+    return Explanation(f"{start}, nor is it imported.", f"Define `{name}` before this line, or import it.")
 
 
 @explains("name")

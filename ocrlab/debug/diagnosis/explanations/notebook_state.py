@@ -153,6 +153,7 @@ def name_not_defined(fact: Fact, failure: Failure) -> Explanation | None:
         {
             node.id
             for c in failure.cells
+            if c is not cell
             for node in _top_level(c.source)
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         }

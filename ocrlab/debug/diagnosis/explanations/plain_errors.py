@@ -8,7 +8,7 @@ from ocrlab.debug.diagnosis.explanations.explanation import Explanation, a, expl
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Value
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.origins import failing_call, failing_expression, origin
-from ocrlab.debug.diagnosis.explanations.source import Source, dotted, last_name
+from ocrlab.debug.diagnosis.explanations.source import Source, constant, dotted, last_name
 
 
 def described(value: Value) -> str:
@@ -116,6 +116,8 @@ def setting_missing(fact: Fact, failure: Failure) -> Explanation | None:
             "`collate_fn`.",
         )
     in_pandas = any("pandas" in f.file for f in failure.frames)
+    if key.endswith("not found in axis") and (dropped := _dropped_again(failure, key)) is not None:
+        return dropped
     lost = _lost_column(failure, key) if in_pandas else None
     if lost is not None:
         return lost
@@ -128,6 +130,33 @@ def setting_missing(fact: Fact, failure: Failure) -> Explanation | None:
             "merge give `left_on=` and `right_on=`.",
         )
     return None
+
+
+def _dropped_again(failure: Failure, key: str) -> Explanation | None:
+    """Say that a table has no row or column that `drop` names, and that an earlier run may have dropped it."""
+    place = failing_call(failure, failure.frame, "drop")
+    if place is None:
+        return None
+    source, call = place
+    names, words = key.removesuffix(" not found in axis").strip("\"'"), {word.arg: word.value for word in call.keywords}
+    column = "columns" in words or constant(words.get("axis")) == 1
+    table = source.code(getattr(call.func, "value", None))
+    axis, thing = ("columns", "column") if column else ("index", "row label")
+    statement = source.statement_at(call.lineno)
+    kept = constant(words.get("inplace")) is True or (
+        isinstance(statement, ast.Assign) and any(dotted(target) == table for target in statement.targets)
+    )
+    again = (
+        " The line changes the table itself, so a second run of its cell finds it dropped already."
+        if kept and failure.cells
+        else ""
+    )
+    return Explanation(
+        f"`{source.code(call)}` ({source.place(call)}) drops the {thing} {names}, and `{table}` has no such "
+        f"{thing}.{again}",
+        ("Run the cell that makes the table again, and this one once" if again else f"Look at `{table}.{axis}`")
+        + '; `errors="ignore"` lets it pass.',
+    )
 
 
 # What a method of a table does to a column that it names.
@@ -150,8 +179,12 @@ def _lost_column(failure: Failure, key: str) -> Explanation | None:
     for source in failure.all_sources():
         for call in source.calls(*COLUMN_LOST):
             named = any(isinstance(part, ast.Constant) and part.value == key for part in ast.walk(call))
-            if named and not (source is failure.source(frame) and frame is not None and call.lineno >= frame.line):
+            later = source is failure.source(frame) and frame is not None and call.lineno >= frame.line
+            if named and (not later or failure.cells):
                 what, fix = COLUMN_LOST[last_name(call.func)]
+                if later:
+                    what += " when this cell ran before"
+                    fix = "Run the cell that makes the table again, and this one once"
                 return Explanation(
                     f"The table has no column `{key}` any more: `{source.code(call)[:100]}` "
                     f"({source.place(call)}) {what}.",
