@@ -659,7 +659,7 @@ def wrong_channels(fact: Fact, failure: Failure) -> Explanation | None:
         )
     if len(shape) == 4 and shape[-1] == 1 and shape[0] == expected and shape[1] > max(CHANNELS):
         return Explanation(
-            f"{text} It is one image (channels first) with an axis of size 1 at its end, and the batch axis comes first.",
+            f"{text} It is one image (channels first) with an axis of size 1 at its end, and a batch axis comes first.",
             "Add it in front: `x.unsqueeze(0)` in place of `x.unsqueeze(-1)`, or take batches from a DataLoader.",
         )
     if len(shape) == 4 and shape[-1] in CHANNELS and shape[1] > max(CHANNELS) and expected in (1, 3):

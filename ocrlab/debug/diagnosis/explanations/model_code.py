@@ -354,10 +354,10 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
     if not fact.expected:
         types = [part.strip() for part in actual.split(",")]
         actual = types[0].rpartition(".")[2] if types else ""
+        uncalled = _method_as_size(failure, place[0], place[1]) if {"tuple", "method"} & {actual, *types} else None
+        if uncalled is not None:
+            return uncalled
         if actual == "tuple":
-            uncalled = _method_as_size(failure, place[0], place[1])
-            if uncalled is not None:
-                return uncalled
             return Explanation(
                 f"`{code}` ({frame.place}) needs whole numbers as sizes, and one of them is something else (None, a "
                 "float, "

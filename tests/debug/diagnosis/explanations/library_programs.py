@@ -3,6 +3,29 @@
 from __future__ import annotations
 
 LIBRARY_PROGRAMS: dict[str, tuple[str, list[str]]] = {
+    "a_method_as_a_size": (
+        "class Vocabulary:\n    def size(self):\n        return 9\nwords = Vocabulary()\nnn.Embedding(words.size, 4)\n",
+        ["`words.size`", "is a method", "words.size()"],
+    ),
+    "a_batch_axis_at_the_end": (
+        "nn.Conv2d(3, 8, 3)(torch.randn(3, 64, 64).unsqueeze(-1))\n",
+        ["one image", "unsqueeze(0)"],
+    ),
+    "indexed_assignment_under_autocast": (
+        "layer, kept = nn.Linear(4, 4), torch.zeros(6, 4)\nwith torch.autocast('cpu', dtype=torch.bfloat16):\n"
+        "    kept[torch.tensor([0, 2])] = layer(torch.randn(2, 4))\n",
+        ["does not convert", "`kept`", ".to(kept.dtype)"],
+    ),
+    "a_model_that_is_the_report_of_loading": (
+        "def restore(net, state):\n    net = net.load_state_dict(state)\n    return net\n"
+        "net = restore(nn.Linear(2, 2), nn.Linear(2, 2).state_dict())\nnet.eval()\n",
+        ["`restore` hands on the report", "in place"],
+    ),
+    "tensors_of_forward_on_the_cpu": (
+        "class Placed(nn.Module):\n    def forward(self, x):\n        return x + torch.arange(x.shape[1])\n"
+        "Placed()(torch.zeros(2, 5, device='meta'))\n",
+        ["inside of `forward` without a device", "device=x.device"],
+    ),
     "a_learning_rate_that_yaml_reads_as_a_text": (
         'import yaml\ncfg = yaml.safe_load("lr: 1e-3")\ntorch.optim.AdamW(nn.Linear(2, 2).parameters(), **cfg)\n',
         ["`lr` is a text", "YAML", "1.0e-3", "float("],

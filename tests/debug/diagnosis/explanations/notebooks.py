@@ -72,6 +72,11 @@ NOTEBOOKS: dict[str, tuple[str, str, list[str]]] = {
             "Run cell 3 again",
         ],
     ),
+    "a_column_that_is_dropped_again": (
+        "1 2 2",
+        "import pandas as pd\ntable = pd.DataFrame({'a': [1], 'b': [2]})\n---\ntable.drop(columns='b', inplace=True)",
+        ["drops the column ['b']", "a second run of its cell finds it dropped already", "this one once"],
+    ),
     "a_size_of_before": (
         "1 2 4 3 4",
         "import torch\ncols = torch.rand(8, 3)\n---\nnet = torch.nn.Linear(cols.shape[1], 2)\n---\n"
