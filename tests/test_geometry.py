@@ -49,24 +49,21 @@ def test_a_quad_is_ordered_from_its_top_left_whatever_its_start_and_direction(de
             np.testing.assert_array_equal(geometry.order(other), quad.astype(np.float32))
 
 
-@pytest.mark.parametrize(
-    ("polygon", "reason"),
-    [
-        (None, "none"),
-        ([], "empty"),
-        ([[np.nan, 0], [9, 0], [9, 9], [0, 9]], "empty"),
-        ([[0, 0], [np.inf, 0], [9, 9], [0, 9]], "empty"),
-        ([[-30, 0], [-10, 0], [-10, 9], [-30, 9]], "empty"),
-        ([[100, 10], [120, 10], [120, 20], [100, 20]], "empty"),  # touches the border from outside
-        ([[1, 1]], "too_few_points"),
-        ([[1, 1], [9, 9]], "too_few_points"),
-        ([[5, 5]] * 4, "zero_span"),
-        ([[5, 5], [9, 5], [9, 5], [5, 5]], "zero_span"),
-        ([[5, 5], [9, 9], [7, 7], [6, 6]], "zero_span"),
-        ([[5, 5], [5.5, 5], [5.5, 40], [5, 40]], "too_small"),
-        ([[99.5, 5], [130, 5], [130, 40], [99.5, 40]], "too_small"),  # only half a pixel is inside
-    ],
-)
+@pytest.mark.parametrize(("polygon", "reason"), [
+    (None, "none"),
+    ([], "empty"),
+    ([[np.nan, 0], [9, 0], [9, 9], [0, 9]], "empty"),
+    ([[0, 0], [np.inf, 0], [9, 9], [0, 9]], "empty"),
+    ([[-30, 0], [-10, 0], [-10, 9], [-30, 9]], "empty"),
+    ([[100, 10], [120, 10], [120, 20], [100, 20]], "empty"),  # touches the border from outside
+    ([[1, 1]], "too_few_points"),
+    ([[1, 1], [9, 9]], "too_few_points"),
+    ([[5, 5]] * 4, "zero_span"),
+    ([[5, 5], [9, 5], [9, 5], [5, 5]], "zero_span"),
+    ([[5, 5], [9, 9], [7, 7], [6, 6]], "zero_span"),
+    ([[5, 5], [5.5, 5], [5.5, 40], [5, 40]], "too_small"),
+    ([[99.5, 5], [130, 5], [130, 40], [99.5, 40]], "too_small"),  # only half a pixel is inside
+])  # fmt: skip
 def test_a_degenerate_polygon_is_dropped_with_its_reason(polygon: object, reason: str) -> None:
     assert geometry.judge(polygon, 100, 80) == (None, reason)  # type: ignore[arg-type]
     assert reason in geometry.REASONS

@@ -92,26 +92,23 @@ def test_a_mended_file_is_run_again(bisect: Callable[..., tuple[int, str, str]],
     assert (record["status"], record["runs"]["known_before"]) == ("never", 0)
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        ((), "Nothing to bisect"),
-        (("nowhere",), "does not exist"),
-        (("--", "python"), "No factors to bisect"),
-        (("--factor", "a=1:0"), "needs a command to run"),
-        (("--factor", "a=1", "--", "python"), "cannot be read"),
-        (("--factor", "a=1:0", "--", "no_such_program"), "cannot be started"),
-        (("--samples", "list=nowhere.txt", "--", "python", "{list}"), "no such file"),
-        (("--samples", "list", "batch_size=2"), "needs a command to run"),
-        (("--runs", "0", "batch_size=2"), "--runs"),
-        (("--error", "0.7", "batch_size=2"), "--error"),
-        (("--rate", "0", "batch_size=2"), "--rate"),
-        (("--timeout", "-1", "batch_size=2"), "--timeout"),
-        (("batch_size=2", "--factor", "a=1:0", "--", "python"), "Settings are only for ocrlab train"),
-        (("batch_size=2", "--against", "batch_size=2"), "changes nothing"),
-        (("no_such_key=2",), "no_such_key"),
-    ],
-)
+@pytest.mark.parametrize("words, message", [
+    ((), "Nothing to bisect"),
+    (("nowhere",), "does not exist"),
+    (("--", "python"), "No factors to bisect"),
+    (("--factor", "a=1:0"), "needs a command to run"),
+    (("--factor", "a=1", "--", "python"), "cannot be read"),
+    (("--factor", "a=1:0", "--", "no_such_program"), "cannot be started"),
+    (("--samples", "list=nowhere.txt", "--", "python", "{list}"), "no such file"),
+    (("--samples", "list", "batch_size=2"), "needs a command to run"),
+    (("--runs", "0", "batch_size=2"), "--runs"),
+    (("--error", "0.7", "batch_size=2"), "--error"),
+    (("--rate", "0", "batch_size=2"), "--rate"),
+    (("--timeout", "-1", "batch_size=2"), "--timeout"),
+    (("batch_size=2", "--factor", "a=1:0", "--", "python"), "Settings are only for ocrlab train"),
+    (("batch_size=2", "--against", "batch_size=2"), "changes nothing"),
+    (("no_such_key=2",), "no_such_key"),
+])  # fmt: skip
 def test_wrong_use_is_reported_before_anything_runs(bisect, words, message, tmp_path):
     status, _, err = bisect(*words)
     assert (status, message in err) == (2, True), err

@@ -45,14 +45,11 @@ def page(folder: Path, name: str, text: str) -> None:
     (folder / f"train/gts/{name}.txt").write_text(text)
 
 
-@pytest.mark.parametrize(
-    ("count", "what"),
-    [
-        (400, "duplicate_box"),
-        pytest.param(5100, "unreadable_annotation", marks=pytest.mark.slow),
-        pytest.param(20_500, "unreadable_annotation", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("count", "what"), [
+    (400, "duplicate_box"),
+    pytest.param(5100, "unreadable_annotation", marks=pytest.mark.slow),
+    pytest.param(20_500, "unreadable_annotation", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_very_many_equal_boxes(tmp_path: Path, count: int, what: str) -> None:
     page(tmp_path / "data", "many", "10,10,400,10,400,500,10,500,Total\n" * count)
     page(tmp_path / "data", "good", "10,10,90,10,90,30,10,30,Total\n")

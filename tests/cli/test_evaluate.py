@@ -86,27 +86,24 @@ def test_a_line_for_each_page_is_written_and_nothing_overwritten(ending, calls, 
     assert file.read_text(encoding="utf-8").splitlines() == lines
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--checkpoint", "c"], "data=DIR"),
-        (["data=d", "--checkpoint", "c", "--predictions", "p"], "--checkpoint and --predictions"),
-        (["data=d", "--checkpoint", "c", "--oracle", "d"], "--checkpoint and --oracle"),
-        (["data=d", "--checkpoint", "c", "--shrink", "0.5"], "--shrink belongs to --oracle"),
-        (["data=d", "--predictions", "p", "--shape", "quad"], "--shape belongs to --oracle"),
-        (["data=d", "--predictions", "p", "post.threshold=0.4"], "no effect on predictions"),
-        (["data=d", "--checkpoint", "c", "--per-image", "pages.txt"], ".jsonl or .csv"),
-        (["data=d", "--checkpoint", "c", "--per-image", "nowhere/pages.csv"], "no folder nowhere"),
-        (["--checkpoint", "c", "data=d", "encoder=resnet18"], "no effect on a finished detector"),
-        (["--checkpoint", "c", "data=d", "val_split=test"], "no effect"),
-        (["--checkpoint", "c", "data=d", "hardware=cpu_2core"], "no effect"),
-        (["--checkpoint", "c", "data=d", "post.treshold=1"], "The nearest is post.threshold"),
-        (["--checkpoint", "c", "data=d", "post.threshold=2"], "from 0 to 1"),
-        (["--checkpoint", "c", "data=d", "page.jpg"], "key=value"),
-        (["--checkpoint", "c", "data="], "not empty"),
-        (["--checkpoint", "c", "data=d", "split="], "split"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["--checkpoint", "c"], "data=DIR"),
+    (["data=d", "--checkpoint", "c", "--predictions", "p"], "--checkpoint and --predictions"),
+    (["data=d", "--checkpoint", "c", "--oracle", "d"], "--checkpoint and --oracle"),
+    (["data=d", "--checkpoint", "c", "--shrink", "0.5"], "--shrink belongs to --oracle"),
+    (["data=d", "--predictions", "p", "--shape", "quad"], "--shape belongs to --oracle"),
+    (["data=d", "--predictions", "p", "post.threshold=0.4"], "no effect on predictions"),
+    (["data=d", "--checkpoint", "c", "--per-image", "pages.txt"], ".jsonl or .csv"),
+    (["data=d", "--checkpoint", "c", "--per-image", "nowhere/pages.csv"], "no folder nowhere"),
+    (["--checkpoint", "c", "data=d", "encoder=resnet18"], "no effect on a finished detector"),
+    (["--checkpoint", "c", "data=d", "val_split=test"], "no effect"),
+    (["--checkpoint", "c", "data=d", "hardware=cpu_2core"], "no effect"),
+    (["--checkpoint", "c", "data=d", "post.treshold=1"], "The nearest is post.threshold"),
+    (["--checkpoint", "c", "data=d", "post.threshold=2"], "from 0 to 1"),
+    (["--checkpoint", "c", "data=d", "page.jpg"], "key=value"),
+    (["--checkpoint", "c", "data="], "not empty"),
+    (["--checkpoint", "c", "data=d", "split="], "split"),
+])  # fmt: skip
 def test_wrong_use_is_refused_before_anything_is_loaded(words, message, calls, capsys):
     assert main(["evaluate", *words]) == 2
     assert message in capsys.readouterr().err

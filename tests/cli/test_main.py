@@ -47,16 +47,13 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"ocrlab {__version__}\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["trian"], "The nearest is ocrlab train"),
-        (["train", "--batch_size", "4"], "--batch_size"),
-        (["train", "--resum", "x"], "--resum"),
-        (["train", "batch_size=0"], "from 1 to 65536"),
-        (["samples", "male", "x"], "male"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["trian"], "The nearest is ocrlab train"),
+    (["train", "--batch_size", "4"], "--batch_size"),
+    (["train", "--resum", "x"], "--resum"),
+    (["train", "batch_size=0"], "from 1 to 65536"),
+    (["samples", "male", "x"], "male"),
+])  # fmt: skip
 def test_wrong_use_is_2_and_a_single_message(words, message, capsys):
     assert main(words) == 2
     output = capsys.readouterr()
@@ -95,17 +92,14 @@ def test_wrong_use_with_json_is_a_single_object(capsys):
     assert record["error"]["message"] in output.err
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "message"),
-    [
-        (DataError("The folder is empty"), 1, "ocrlab: The folder is empty."),
-        (ZeroDivisionError("by zero"), 1, "ocrlab: ZeroDivisionError: by zero\n  at "),
-        (KeyboardInterrupt(), 130, "ocrlab: stopped by SIGINT"),
-        (SystemExit(143), 143, "ocrlab: stopped by SIGTERM"),
-        (SystemExit("no more"), 1, "ocrlab: no more"),
-        (SystemExit(1), 1, ""),
-    ],
-)
+@pytest.mark.parametrize(("error", "status", "message"), [
+    (DataError("The folder is empty"), 1, "ocrlab: The folder is empty."),
+    (ZeroDivisionError("by zero"), 1, "ocrlab: ZeroDivisionError: by zero\n  at "),
+    (KeyboardInterrupt(), 130, "ocrlab: stopped by SIGINT"),
+    (SystemExit(143), 143, "ocrlab: stopped by SIGTERM"),
+    (SystemExit("no more"), 1, "ocrlab: no more"),
+    (SystemExit(1), 1, ""),
+])  # fmt: skip
 def test_failures_become_exit_status_and_message(error, status, message, calls, capsys, monkeypatch):
     def fail():
         raise error
@@ -162,17 +156,14 @@ def test_a_reader_that_went_away_is_no_traceback():
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "streams", "status", "message"),
-    [
-        ("runs .", ">&-", 0, ""),
-        ("train --keys", ">&- 2>&- <&-", 0, ""),
-        ("trian", "2>&-", 2, ""),
-        ("trian --json", ">&-", 2, "ocrlab: 'trian' is not a command"),
-        ("train --keys", ">/dev/full", 1, "ocrlab: stdout could not be written. Given: No space left on device."),
-        ("--version", ">/dev/full", 1, "ocrlab: stdout could not be written. Given: No space left on device."),
-    ],
-)
+@pytest.mark.parametrize(("words", "streams", "status", "message"), [
+    ("runs .", ">&-", 0, ""),
+    ("train --keys", ">&- 2>&- <&-", 0, ""),
+    ("trian", "2>&-", 2, ""),
+    ("trian --json", ">&-", 2, "ocrlab: 'trian' is not a command"),
+    ("train --keys", ">/dev/full", 1, "ocrlab: stdout could not be written. Given: No space left on device."),
+    ("--version", ">/dev/full", 1, "ocrlab: stdout could not be written. Given: No space left on device."),
+])  # fmt: skip
 def test_a_stdout_that_is_closed_or_full_is_no_traceback(words, streams, status, message, tmp_path):
     command = ["bash", "-c", f"{sys.executable} -m ocrlab {words} {streams}"]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # argparse hides its errors

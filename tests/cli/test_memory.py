@@ -29,16 +29,13 @@ def fitted(batch: int, proven: str, **more: object) -> Fit:
     return Fit(batch, 800 * MIB, LIMIT, 950 * MIB, ["batch_size=4"], 48, proven, tries, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--limit", "-2"], "--limit"),
-        (["--margin", "1"], "--margin"),
-        (["--minutes", "0"], "--minutes"),
-        (["croop=3"], "crop"),
-        (["trainer.accelerator=cpu", "--limit", "0"], "--limit"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["--limit", "-2"], "--limit"),
+    (["--margin", "1"], "--margin"),
+    (["--minutes", "0"], "--minutes"),
+    (["croop=3"], "crop"),
+    (["trainer.accelerator=cpu", "--limit", "0"], "--limit"),
+])  # fmt: skip
 def test_wrong_words_are_refused_before_anything_is_started(words, message, capsys):
     assert main(["memory", "fit", *words]) == 2
     assert message in capsys.readouterr().err

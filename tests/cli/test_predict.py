@@ -100,20 +100,17 @@ def test_a_list_on_stdin(pages, calls, monkeypatch, capsys):
     assert "empty list" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--out", "here"], "at least one image"),
-        (["a.jpg", "--format", "xml"], "xml"),
-        (["a.jpg", "data=x"], "no effect"),
-        (["a.jpg", "encoder=resnet18"], "no effect"),
-        (["a.jpg", "--device", "tpu"], "tpu"),
-        (["a.jpg", "--jsonl", "-", "--json"], "both want stdout"),
-        (["a.jpg", "--jsonl", "b.bad"], "Nothing is overwritten"),
-        (["a.jpg", "--jsonl", "nowhere/lines.jsonl"], "nowhere/lines.jsonl"),
-        (["https://example.org/a.jpg"], "Given: https://example.org/a.jpg."),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["--out", "here"], "at least one image"),
+    (["a.jpg", "--format", "xml"], "xml"),
+    (["a.jpg", "data=x"], "no effect"),
+    (["a.jpg", "encoder=resnet18"], "no effect"),
+    (["a.jpg", "--device", "tpu"], "tpu"),
+    (["a.jpg", "--jsonl", "-", "--json"], "both want stdout"),
+    (["a.jpg", "--jsonl", "b.bad"], "Nothing is overwritten"),
+    (["a.jpg", "--jsonl", "nowhere/lines.jsonl"], "nowhere/lines.jsonl"),
+    (["https://example.org/a.jpg"], "Given: https://example.org/a.jpg."),
+])  # fmt: skip
 def test_wrong_use(pages, words, message, calls, capsys):
     assert main(["predict", *words]) == 2
     output = capsys.readouterr()

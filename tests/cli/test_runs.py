@@ -52,20 +52,17 @@ def test_a_single_object_with_runs_differences_and_failures(folder: Path, capsys
     assert (good["status"], good["hmean"], good["seconds"], good["cause"]) == ("success", 0.7, 62.0, None)
 
 
-@pytest.mark.parametrize(
-    ("words", "left"),
-    [
-        (["--status", "failure"], "r3 r1"),
-        (["--status", "success", "--sort", "hmean", "--reverse"], "r0 r2"),
-        (["lr=0.002"], "r2 r1"),
-        (["runs", "lr>=0.002", "--status", "failed"], "r3 r1"),
-        (["--name", "r2"], "r2"),
-        (["--since", "1h", "--limit", "2"], "r3 r2"),
-        (["--since", "2100-01-01"], ""),
-        (["--sort", "lr", "--limit", "1"], "r3"),
-        (["--cause", "valueerror"], "r3 r1"),
-    ],
-)
+@pytest.mark.parametrize(("words", "left"), [
+    (["--status", "failure"], "r3 r1"),
+    (["--status", "success", "--sort", "hmean", "--reverse"], "r0 r2"),
+    (["lr=0.002"], "r2 r1"),
+    (["runs", "lr>=0.002", "--status", "failed"], "r3 r1"),
+    (["--name", "r2"], "r2"),
+    (["--since", "1h", "--limit", "2"], "r3 r2"),
+    (["--since", "2100-01-01"], ""),
+    (["--sort", "lr", "--limit", "1"], "r3"),
+    (["--cause", "valueerror"], "r3 r1"),
+])  # fmt: skip
 def test_filters(folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], left: str) -> None:
     assert names(asked(capsys, *words)) == left.split()
 
@@ -77,20 +74,17 @@ def test_runs_can_be_named_singly_and_by_fingerprint(folder: Path, capsys: pytes
     assert names(asked(capsys, "--failure", name[:6])) == ["r3", "r1"]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["nowhere"], "There is no folder nowhere"),
-        (["lr"], "must be quoted: 'lr>0.5'"),
-        (["x.ipynb"], "To execute it: ocrlab run x.ipynb"),
-        (["lrr=3"], "Did you mean"),
-        (["--status", "succes"], "Did you mean success?"),
-        (["--limit", "-1"], "number of runs"),
-        (["--since", "noon"], "--since cannot be read"),
-        (["--sort", "nothing"], "None of these runs has nothing"),
-        (["--bogus"], "--bogus"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["nowhere"], "There is no folder nowhere"),
+    (["lr"], "must be quoted: 'lr>0.5'"),
+    (["x.ipynb"], "To execute it: ocrlab run x.ipynb"),
+    (["lrr=3"], "Did you mean"),
+    (["--status", "succes"], "Did you mean success?"),
+    (["--limit", "-1"], "number of runs"),
+    (["--since", "noon"], "--since cannot be read"),
+    (["--sort", "nothing"], "None of these runs has nothing"),
+    (["--bogus"], "--bogus"),
+])  # fmt: skip
 def test_mistakes_get_a_sentence(folder, capsys, words, message):
     assert cli.main(["runs", *words]) == 2
     assert message in capsys.readouterr().err

@@ -52,16 +52,13 @@ def test_a_file_and_words_in_any_order(spelled, calls, tmp_path, monkeypatch, ca
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["exp"], "Write exp=VALUE"),
-        (["a.yaml", "b.yaml"], "More than one config file"),
-        (["none.yaml"], "No such file"),
-        (["--resume", "run", "lr=1"], "lr=1"),
-        (["--resume", "run", "a.yaml"], "a.yaml"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["exp"], "Write exp=VALUE"),
+    (["a.yaml", "b.yaml"], "More than one config file"),
+    (["none.yaml"], "No such file"),
+    (["--resume", "run", "lr=1"], "lr=1"),
+    (["--resume", "run", "a.yaml"], "a.yaml"),
+])  # fmt: skip
 def test_words_that_cannot_be_meant(words, message, calls, capsys):
     assert main(["train", *words]) == 2
     assert message in capsys.readouterr().err
@@ -168,16 +165,13 @@ def pages(tmp_path) -> Path:
     return tmp_path / "pages"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "val has images/ but no gts/"),
-        (["val_split=vla"], "no split 'vla'"),
-        (["train_split=images", "val_split=train"], "no split 'images'"),
-        (["val_split=train", "weights=none.ckpt"], "There is no checkpoint. Given: none.ckpt"),
-        (["val_split=train", "weights=exp.ckpt"], "exp.ckpt cannot be read as a checkpoint. Given: a file that starts"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    ([], "val has images/ but no gts/"),
+    (["val_split=vla"], "no split 'vla'"),
+    (["train_split=images", "val_split=train"], "no split 'images'"),
+    (["val_split=train", "weights=none.ckpt"], "There is no checkpoint. Given: none.ckpt"),
+    (["val_split=train", "weights=exp.ckpt"], "exp.ckpt cannot be read as a checkpoint. Given: a file that starts"),
+])  # fmt: skip
 def test_a_split_or_weights_that_are_not_there_wait_for_no_torch(words, message, watched, capsys, pages, monkeypatch):
     monkeypatch.chdir(pages)
     Path("exp.ckpt").write_text("no weights")
@@ -242,19 +236,16 @@ def test_nproc_starts_torchrun_under_watch(watched, calls, capsys, monkeypatch):
     assert "5 ranks share 4 cores" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--nproc", "0"], "--nproc must be a number of processes"),
-        (["--nproc", "-1"], "--nproc"),
-        (["--nproc", "two"], "Given: 'two'"),
-        (["--nproc", "2", "--in-process"], "--in-process trains in a single process. Given: --nproc 2"),
-        (["trainer.devices=2", "--in-process"], "Given: trainer.devices=2"),
-        (["trainer.num_nodes=2"], "It follows the launcher: torchrun --nnodes N"),
-        (["trainer.strategy=deepspeed"], "Needed: ddp"),
-        (["trainer.strategy=fsdp"], "no longer trains with FSDP. Given: trainer.strategy=fsdp"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["--nproc", "0"], "--nproc must be a number of processes"),
+    (["--nproc", "-1"], "--nproc"),
+    (["--nproc", "two"], "Given: 'two'"),
+    (["--nproc", "2", "--in-process"], "--in-process trains in a single process. Given: --nproc 2"),
+    (["trainer.devices=2", "--in-process"], "Given: trainer.devices=2"),
+    (["trainer.num_nodes=2"], "It follows the launcher: torchrun --nnodes N"),
+    (["trainer.strategy=deepspeed"], "Needed: ddp"),
+    (["trainer.strategy=fsdp"], "no longer trains with FSDP. Given: trainer.strategy=fsdp"),
+])  # fmt: skip
 def test_ranks_that_cannot_be_meant(words, message, calls, capsys):
     assert main(["train", *words]) == 2
     assert message in capsys.readouterr().err
@@ -273,15 +264,12 @@ def test_a_rank_of_a_launcher_trains_here_and_only_the_first_answers(calls, monk
     assert "Leave it out; torchrun says how many there are" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", []),
-        ("data: there\nruns: mine\n", []),
-        ("data: there\nval_split: test\n", ["+data=here", "weights=a.ckpt", "crop=64"]),
-        ("weights: b.ckpt\n", ["weights=none", "data='quoted place'", "data=last"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("", []),
+    ("data: there\nruns: mine\n", []),
+    ("data: there\nval_split: test\n", ["+data=here", "weights=a.ckpt", "crop=64"]),
+    ("weights: b.ckpt\n", ["weights=none", "data='quoted place'", "data=last"]),
+])  # fmt: skip
 def test_it_reads_the_places_as_the_config_does(text: str, words: list[str], tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(text)

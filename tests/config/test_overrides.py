@@ -44,23 +44,20 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
     assert from_yaml(written(tmp_path, "a: 1\n", "utf-8-sig"))[0].key == "a"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: 1\nb: 2\na: 3\n", r"a is given twice .*line 3.*line 1"),
-        ("t:\n  x: 1\n  x: 1\n", r"x is given twice .*line 3"),
-        ("a: 1\nb: [1\nc: 2\n", r"exp\.yaml, line \d is not YAML"),
-        ("a: 1\n\tb: 2\n", r"line 2 is not YAML"),
-        ("- a\n- b\n", r"line 1 is not a list of settings"),
-        ("batch_size=4\n", r"line 1 is not a list of settings"),
-        ("a: &x 1\nb: *x\n", r"line 2 refers to an anchor"),
-        ("a: !!python/object:os.system 1\n", r"a cannot be read .*line 1"),
-        ("a: {b: {c: {d: {e: 1}}}}\n", r"cannot be read"),
-        ("a: [{b: 1}]\n", r"a cannot be read"),
-        ("<<: {a: 1}\n", r"line 1 cannot be used"),
-        ("a: 1\n---\nb: 2\n", r"not YAML"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("a: 1\nb: 2\na: 3\n", r"a is given twice .*line 3.*line 1"),
+    ("t:\n  x: 1\n  x: 1\n", r"x is given twice .*line 3"),
+    ("a: 1\nb: [1\nc: 2\n", r"exp\.yaml, line \d is not YAML"),
+    ("a: 1\n\tb: 2\n", r"line 2 is not YAML"),
+    ("- a\n- b\n", r"line 1 is not a list of settings"),
+    ("batch_size=4\n", r"line 1 is not a list of settings"),
+    ("a: &x 1\nb: *x\n", r"line 2 refers to an anchor"),
+    ("a: !!python/object:os.system 1\n", r"a cannot be read .*line 1"),
+    ("a: {b: {c: {d: {e: 1}}}}\n", r"cannot be read"),
+    ("a: [{b: 1}]\n", r"a cannot be read"),
+    ("<<: {a: 1}\n", r"line 1 cannot be used"),
+    ("a: 1\n---\nb: 2\n", r"not YAML"),
+])  # fmt: skip
 def test_a_bad_file_is_named_with_its_line(tmp_path, text, message):
     with pytest.raises(ConfigError, match=message):
         from_yaml(written(tmp_path, text))

@@ -112,16 +112,13 @@ def test_a_cut_file_is_named(tmp_path, picture, options, part):
         read_image(path)
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"", "is empty"),
-        (b"<!DOCTYPE html><html>", "is not an image.*DOCTYPE"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "is not an image.*version https"),
-        (b"\xff\xd8\xff\xe0", "is not an image"),
-        (bytes(range(256)) * 4, "is not an image"),
-    ],
-)
+@pytest.mark.parametrize(("content", "says"), [
+    (b"", "is empty"),
+    (b"<!DOCTYPE html><html>", "is not an image.*DOCTYPE"),
+    (b"version https://git-lfs.github.com/spec/v1\n", "is not an image.*version https"),
+    (b"\xff\xd8\xff\xe0", "is not an image"),
+    (bytes(range(256)) * 4, "is not an image"),
+])  # fmt: skip
 def test_what_is_no_image(tmp_path: Path, content: bytes, says: str) -> None:
     path = tmp_path / "a.jpg"
     path.write_bytes(content)

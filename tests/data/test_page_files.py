@@ -122,20 +122,17 @@ def test_an_annotation_of_a_single_page_may_look_beside_its_own_folder(tmp_path:
         locate("../../secret.jpg", source, beside=data / "labels")
 
 
-@pytest.mark.parametrize(
-    ("names", "annotation"),
-    [
-        (["train/images/a.jpg", "train/gts/gt_a.txt", "train.json"], "train/gts"),
-        (["a.jpg", "train.json", "val.json"], "train.json"),
-        (["images/a.jpg", "train.jsonl"], "train.jsonl"),
-        (["train/ufo.json", "train/a.jpg", "val/ufo.json"], "train/ufo.json"),
-        (["train/images/a.jpg", "train/labels.json"], "train/labels.json"),
-        (["ufo/train.json", "ufo/val.json", "img/train/a.jpg", "img/val/b.jpg"], "ufo/train.json"),
-        (["jsons/train.json", "images/train/a.jpg", "images/val/b.jpg"], "jsons/train.json"),
-        (["train/gts/coco.json", "train/images/a.jpg", "val/gts/coco.json"], "train/gts/coco.json"),
-        (["train/images/_annotations.coco.json", "train/images/a.jpg"], "train/images/_annotations.coco.json"),
-    ],
-)
+@pytest.mark.parametrize(("names", "annotation"), [
+    (["train/images/a.jpg", "train/gts/gt_a.txt", "train.json"], "train/gts"),
+    (["a.jpg", "train.json", "val.json"], "train.json"),
+    (["images/a.jpg", "train.jsonl"], "train.jsonl"),
+    (["train/ufo.json", "train/a.jpg", "val/ufo.json"], "train/ufo.json"),
+    (["train/images/a.jpg", "train/labels.json"], "train/labels.json"),
+    (["ufo/train.json", "ufo/val.json", "img/train/a.jpg", "img/val/b.jpg"], "ufo/train.json"),
+    (["jsons/train.json", "images/train/a.jpg", "images/val/b.jpg"], "jsons/train.json"),
+    (["train/gts/coco.json", "train/images/a.jpg", "val/gts/coco.json"], "train/gts/coco.json"),
+    (["train/images/_annotations.coco.json", "train/images/a.jpg"], "train/images/_annotations.coco.json"),
+])  # fmt: skip
 def test_layouts(tmp_path: Path, names: list[str], annotation: str) -> None:
     source = find(touch(tmp_path, *names), "train")
     assert (source.annotations, source.note) == (tmp_path / annotation, None)
@@ -154,21 +151,18 @@ def test_without_splits_every_split_is_the_same(tmp_path: Path, names: list[str]
     assert val.note is not None and "no generalisation" in val.note
 
 
-@pytest.mark.parametrize(
-    ("names", "split", "says"),
-    [
-        (["train/images/a.jpg", "train/gts/a.txt"], "trian", "no split 'trian'.*splits train.*nearest is train"),
-        (["dev/images/a.jpg", "dev/gts/a.txt", "ufo.json"], "val", "no split 'val'.*splits dev.*Choose"),
-        (["train.json", "a.jpg"], "val", "no split 'val'.*splits train"),
-        (["a.json", "b.json"], "val", "Several files.*a.json.*b.json.*Needed: one"),
-        (["val/a.json", "val/b.json"], "val", "Several files"),
-        (["val/images/a.jpg"], "val", "val has images/ but no gts/"),
-        (["val/gts/gt_a.txt"], "val", "val has gts/ but no images/"),
-        (["readme.md", "page.jpg"], "val", "a folder with page.jpg, readme.md"),
-        (["boxes.csv", "images/a.jpg"], "val", "a table, whose columns have no known meaning; write one gts/NAME.txt"),
-        ([], "val", "a folder with nothing"),
-    ],
-)
+@pytest.mark.parametrize(("names", "split", "says"), [
+    (["train/images/a.jpg", "train/gts/a.txt"], "trian", "no split 'trian'.*splits train.*nearest is train"),
+    (["dev/images/a.jpg", "dev/gts/a.txt", "ufo.json"], "val", "no split 'val'.*splits dev.*Choose"),
+    (["train.json", "a.jpg"], "val", "no split 'val'.*splits train"),
+    (["a.json", "b.json"], "val", "Several files.*a.json.*b.json.*Needed: one"),
+    (["val/a.json", "val/b.json"], "val", "Several files"),
+    (["val/images/a.jpg"], "val", "val has images/ but no gts/"),
+    (["val/gts/gt_a.txt"], "val", "val has gts/ but no images/"),
+    (["readme.md", "page.jpg"], "val", "a folder with page.jpg, readme.md"),
+    (["boxes.csv", "images/a.jpg"], "val", "a table, whose columns have no known meaning; write one gts/NAME.txt"),
+    ([], "val", "a folder with nothing"),
+])  # fmt: skip
 def test_no_such_split(tmp_path: Path, names: list[str], split: str, says: str) -> None:
     with pytest.raises(DataError, match=says):
         find(touch(tmp_path, *names), split)

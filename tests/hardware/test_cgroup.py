@@ -26,42 +26,36 @@ def machine(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-@pytest.mark.parametrize(
-    ("files", "kills"),
-    [
-        (GROUP2 | {f"{BOX2}/memory.events": EVENTS}, 2),
-        (GROUP2 | {"sys/fs/cgroup/pod/memory.events": EVENTS, f"{BOX2}/memory.events": "oom 0\noom_kill 0\n"}, 0),
-        (GROUP1 | {f"{BOX1}/memory.oom_control": CONTROL}, 1),
-        (GROUP1 | {"sys/fs/cgroup/memory/memory.oom_control": CONTROL}, 1),  # a container does not see /docker/ab
-        (GROUP1 | {f"{BOX1}/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\n"}, None),  # before Linux 4.13
-        (GROUP2 | {"sys/fs/cgroup/pod/procs": ""}, None),
-        ({}, None),
-    ],
-)
+@pytest.mark.parametrize(("files", "kills"), [
+    (GROUP2 | {f"{BOX2}/memory.events": EVENTS}, 2),
+    (GROUP2 | {"sys/fs/cgroup/pod/memory.events": EVENTS, f"{BOX2}/memory.events": "oom 0\noom_kill 0\n"}, 0),
+    (GROUP1 | {f"{BOX1}/memory.oom_control": CONTROL}, 1),
+    (GROUP1 | {"sys/fs/cgroup/memory/memory.oom_control": CONTROL}, 1),  # a container does not see /docker/ab
+    (GROUP1 | {f"{BOX1}/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\n"}, None),  # before Linux 4.13
+    (GROUP2 | {"sys/fs/cgroup/pod/procs": ""}, None),
+    ({}, None),
+])  # fmt: skip
 def test_kills_are_counted_in_the_own_group(tmp_path: Path, files: dict[str, str], kills: int | None) -> None:
     reading = cgroup.oom_kills(root=machine(tmp_path, files))
     assert reading.value == kills
     assert bool(reading.missing) is (kills is None)
 
 
-@pytest.mark.parametrize(
-    ("files", "limit", "pids"),
-    [
-        (GROUP2 | {f"{BOX2}/memory.max": "max", f"{BOX2}/pids.max": "max"}, None, None),
-        (GROUP2 | {f"{BOX2}/memory.max": "900", "sys/fs/cgroup/pod/memory.max": "500"}, 500, None),
-        (
-            GROUP1
-            | {
-                f"{BOX1}/memory.limit_in_bytes": "4096",
-                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
-                "sys/fs/cgroup/pids/docker/ab/pids.max": "100",
-            },
-            4096,
-            100,
-        ),
-        ({}, None, None),
-    ],
-)
+@pytest.mark.parametrize(("files", "limit", "pids"), [
+    (GROUP2 | {f"{BOX2}/memory.max": "max", f"{BOX2}/pids.max": "max"}, None, None),
+    (GROUP2 | {f"{BOX2}/memory.max": "900", "sys/fs/cgroup/pod/memory.max": "500"}, 500, None),
+    (
+        GROUP1
+        | {
+            f"{BOX1}/memory.limit_in_bytes": "4096",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+            "sys/fs/cgroup/pids/docker/ab/pids.max": "100",
+        },
+        4096,
+        100,
+    ),
+    ({}, None, None),
+])  # fmt: skip
 def test_limits(tmp_path: Path, files: dict[str, str], limit: int | None, pids: int | None) -> None:
     root = machine(tmp_path, files)
     readings = (cgroup.memory_limit(root=root), cgroup.pids_limit(root=root))
@@ -69,41 +63,38 @@ def test_limits(tmp_path: Path, files: dict[str, str], limit: int | None, pids: 
     assert all(reading.missing for reading in readings if reading.value is None)
 
 
-@pytest.mark.parametrize(
-    ("files", "left", "file"),
-    [
-        # the limit lies above, where a neighbour holds 500: what this process's own group uses says nothing of it
-        (
-            {
-                f"{BOX2}/memory.max": "max",
-                f"{BOX2}/memory.current": "100",
-                "sys/fs/cgroup/pod/memory.max": "900",
-                "sys/fs/cgroup/pod/memory.current": "600",
-                "sys/fs/cgroup/pod/memory.stat": "anon 510\ninactive_file 60\nactive_file 30\nshmem 30\n",
-            },
-            390,
-            "memory.max",
-        ),
-        # the group above has the wider limit and leaves less
-        (
-            {
-                f"{BOX2}/memory.max": "800",
-                f"{BOX2}/memory.current": "790",
-                "sys/fs/cgroup/pod/memory.max": "900",
-                "sys/fs/cgroup/pod/memory.current": "895",
-            },
-            5,
-            "memory.max",
-        ),
-        (
-            {f"{BOX2}/memory.max": "900", f"{BOX2}/memory.high": "700", f"{BOX2}/memory.current": "50"},
-            650,
-            "memory.high",
-        ),
-        ({f"{BOX2}/memory.max": "max", f"{BOX2}/memory.high": "max", f"{BOX2}/memory.current": "50"}, None, None),
-        ({f"{BOX2}/memory.max": "90", f"{BOX2}/memory.current": "99"}, 0, "memory.max"),
-    ],
-)
+@pytest.mark.parametrize(("files", "left", "file"), [
+    # the limit lies above, where a neighbour holds 500: what this process's own group uses says nothing of it
+    (
+        {
+            f"{BOX2}/memory.max": "max",
+            f"{BOX2}/memory.current": "100",
+            "sys/fs/cgroup/pod/memory.max": "900",
+            "sys/fs/cgroup/pod/memory.current": "600",
+            "sys/fs/cgroup/pod/memory.stat": "anon 510\ninactive_file 60\nactive_file 30\nshmem 30\n",
+        },
+        390,
+        "memory.max",
+    ),
+    # the group above has the wider limit and leaves less
+    (
+        {
+            f"{BOX2}/memory.max": "800",
+            f"{BOX2}/memory.current": "790",
+            "sys/fs/cgroup/pod/memory.max": "900",
+            "sys/fs/cgroup/pod/memory.current": "895",
+        },
+        5,
+        "memory.max",
+    ),
+    (
+        {f"{BOX2}/memory.max": "900", f"{BOX2}/memory.high": "700", f"{BOX2}/memory.current": "50"},
+        650,
+        "memory.high",
+    ),
+    ({f"{BOX2}/memory.max": "max", f"{BOX2}/memory.high": "max", f"{BOX2}/memory.current": "50"}, None, None),
+    ({f"{BOX2}/memory.max": "90", f"{BOX2}/memory.current": "99"}, 0, "memory.max"),
+])  # fmt: skip
 def test_what_groups_leave(tmp_path: Path, files: dict[str, str], left: int | None, file: str | None) -> None:
     reading = cgroup.memory_left(root=machine(tmp_path, GROUP2 | files))
     value = reading.value or {}

@@ -26,21 +26,18 @@ GROUP2 = {"proc/self/cgroup": "0::/pod/box\n", "sys/fs/cgroup/cgroup.controllers
 GROUP1 = {"proc/self/cgroup": "5:memory:/docker/ab\n4:cpu,cpuacct:/docker/ab\n1:name=systemd:/x\n"}
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, 8),
-        (GROUP2 | {"sys/fs/cgroup/pod/box/cpu.max": "max 100000"}, 8),
-        (GROUP2 | {"sys/fs/cgroup/pod/box/cpu.max": "350000 100000"}, 3),
-        (GROUP2 | {"sys/fs/cgroup/pod/box/cpu.max": "50000 100000"}, 1),
-        (GROUP2 | {"sys/fs/cgroup/pod/cpu.max": "200000 100000", "sys/fs/cgroup/pod/box/cpu.max": "max 100000"}, 2),
-        (GROUP2 | {"sys/fs/cgroup/cpu.max": "1600000 100000"}, 8),
-        (GROUP2 | {"sys/fs/cgroup/cpu.max": "rubbish"}, 8),
-        (GROUP1 | {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, 8),
-        (GROUP1 | {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "400000", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, 4),
-        (GROUP1 | {"sys/fs/cgroup/cpu,cpuacct/docker/ab/cpu.cfs_quota_us": "200000"}, 2),
-    ],
-)
+@pytest.mark.parametrize(("files", "expected"), [
+    ({}, 8),
+    (GROUP2 | {"sys/fs/cgroup/pod/box/cpu.max": "max 100000"}, 8),
+    (GROUP2 | {"sys/fs/cgroup/pod/box/cpu.max": "350000 100000"}, 3),
+    (GROUP2 | {"sys/fs/cgroup/pod/box/cpu.max": "50000 100000"}, 1),
+    (GROUP2 | {"sys/fs/cgroup/pod/cpu.max": "200000 100000", "sys/fs/cgroup/pod/box/cpu.max": "max 100000"}, 2),
+    (GROUP2 | {"sys/fs/cgroup/cpu.max": "1600000 100000"}, 8),
+    (GROUP2 | {"sys/fs/cgroup/cpu.max": "rubbish"}, 8),
+    (GROUP1 | {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, 8),
+    (GROUP1 | {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "400000", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, 4),
+    (GROUP1 | {"sys/fs/cgroup/cpu,cpuacct/docker/ab/cpu.cfs_quota_us": "200000"}, 2),
+])  # fmt: skip
 @pytest.mark.usefixtures("eight")
 def test_cores_go_by_the_smallest_quota(tmp_path: Path, files: dict[str, str], expected: int) -> None:
     assert host.cores(machine(tmp_path, files)) == expected
@@ -57,16 +54,13 @@ def test_two_threads_of_a_core_count_once_and_sockets_apart(tmp_path: Path) -> N
     assert host.physical_cores(tmp_path) == 3
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, 16 * 2**30),
-        (GROUP2 | {"sys/fs/cgroup/pod/memory.max": "max"}, 16 * 2**30),
-        (GROUP2 | {"sys/fs/cgroup/pod/memory.max": str(2**31)}, 2**31),
-        (GROUP1 | {"sys/fs/cgroup/memory/docker/ab/memory.limit_in_bytes": str(2**32)}, 2**32),
-        (GROUP1 | {"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712"}, 16 * 2**30),
-    ],
-)
+@pytest.mark.parametrize(("files", "expected"), [
+    ({}, 16 * 2**30),
+    (GROUP2 | {"sys/fs/cgroup/pod/memory.max": "max"}, 16 * 2**30),
+    (GROUP2 | {"sys/fs/cgroup/pod/memory.max": str(2**31)}, 2**31),
+    (GROUP1 | {"sys/fs/cgroup/memory/docker/ab/memory.limit_in_bytes": str(2**32)}, 2**32),
+    (GROUP1 | {"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712"}, 16 * 2**30),
+])  # fmt: skip
 def test_memory_goes_by_the_smallest_limit(tmp_path: Path, files: dict[str, str], expected: int) -> None:
     root = machine(tmp_path, {"proc/meminfo": f"MemTotal:       {16 * 2**20} kB\nMemFree: 1 kB\n", **files})
     assert host.memory_bytes(root).value == expected

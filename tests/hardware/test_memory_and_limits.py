@@ -43,13 +43,10 @@ def test_a_tree_with_a_child() -> None:
     assert process_memory.process(2**22 + 1)["processes"] == []
 
 
-@pytest.mark.parametrize(
-    ("group", "mount", "stat"),
-    [
-        ("0::/job\n", "sys/fs/cgroup/job", "anon 5\nfile 900\nshmem 100\n"),
-        ("4:memory:/job\n", "sys/fs/cgroup/memory/job", "cache 1\nshmem 0\ntotal_cache 900\ntotal_shmem 100\n"),
-    ],
-)
+@pytest.mark.parametrize(("group", "mount", "stat"), [
+    ("0::/job\n", "sys/fs/cgroup/job", "anon 5\nfile 900\nshmem 100\n"),
+    ("4:memory:/job\n", "sys/fs/cgroup/memory/job", "cache 1\nshmem 0\ntotal_cache 900\ntotal_shmem 100\n"),
+])  # fmt: skip
 def test_the_page_cache_of_a_control_group(tmp_path: Path, group: str, mount: str, stat: str) -> None:
     write_file(tmp_path, "proc/self/cgroup", group)
     write_file(tmp_path, f"{mount}/memory.stat", stat)

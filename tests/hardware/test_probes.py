@@ -29,14 +29,11 @@ def test_an_import_tells_version_file_and_time(packages: Path) -> None:
     assert answer["seconds"] >= 0
 
 
-@pytest.mark.parametrize(
-    ("source", "kind"),
-    [
-        ("1 / 0", "ZeroDivisionError"),
-        ("raise SystemExit(1)", "SystemExit"),
-        ("import made_nowhere", "ModuleNotFoundError"),
-    ],
-)
+@pytest.mark.parametrize(("source", "kind"), [
+    ("1 / 0", "ZeroDivisionError"),
+    ("raise SystemExit(1)", "SystemExit"),
+    ("import made_nowhere", "ModuleNotFoundError"),
+])  # fmt: skip
 def test_an_import_that_fails_tells_why_and_where(packages: Path, source: str, kind: str) -> None:
     (packages / "made_badly.py").write_text(f"\n{source}\n")
     answer = import_probe.attempt("made_badly")

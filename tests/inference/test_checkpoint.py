@@ -22,20 +22,17 @@ class Runs:
         return os.system, ("exit 1",)
 
 
-@pytest.mark.parametrize(
-    ("write", "message"),
-    [
-        (lambda path: path.touch(), "Given: an empty file"),
-        (lambda path: path.write_text("hello"), "starts with b'hello'"),
-        (lambda path: torch.save({"state_dict": Runs()}, path), "could run code"),
-        (lambda path: torch.save({"ocrlab": 1}, path), "was not written by ocrlab"),
-        (lambda path: torch.save({"ocrlab": {"schema": 2}}, path), "newer ocrlab"),
-        (lambda path: torch.save({"ocrlab": CARD}, path), "contains no detector"),
-        (lambda path: torch.save({"ocrlab": CARD, "detector": {"a": 1}}, path), "contains no detector"),
-        (lambda path: torch.save({"ocrlab": {"schema": 1}, "detector": {"a": torch.ones(1)}}, path), "no detector"),
-        (lambda path: torch.save({"ocrlab": CARD, "detector": {"a": torch.ones(1)}}, path), "do not match"),
-    ],
-)
+@pytest.mark.parametrize(("write", "message"), [
+    (lambda path: path.touch(), "Given: an empty file"),
+    (lambda path: path.write_text("hello"), "starts with b'hello'"),
+    (lambda path: torch.save({"state_dict": Runs()}, path), "could run code"),
+    (lambda path: torch.save({"ocrlab": 1}, path), "was not written by ocrlab"),
+    (lambda path: torch.save({"ocrlab": {"schema": 2}}, path), "newer ocrlab"),
+    (lambda path: torch.save({"ocrlab": CARD}, path), "contains no detector"),
+    (lambda path: torch.save({"ocrlab": CARD, "detector": {"a": 1}}, path), "contains no detector"),
+    (lambda path: torch.save({"ocrlab": {"schema": 1}, "detector": {"a": torch.ones(1)}}, path), "no detector"),
+    (lambda path: torch.save({"ocrlab": CARD, "detector": {"a": torch.ones(1)}}, path), "do not match"),
+])  # fmt: skip
 def test_a_file_that_is_no_checkpoint_is_a_single_clear_error(tmp_path: Path, write, message: str) -> None:
     path = tmp_path / "some.ckpt"
     write(path)

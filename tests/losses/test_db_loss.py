@@ -184,16 +184,13 @@ def test_public_entry_under_autocast_keeps_float32_sums():
     assert torch.equal(got, want)
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda x, y, t: (x[:, :, :-1], y, t),
-        lambda x, y, t: (x, y, t._replace(shrink_mask=t.shrink_mask[:1])),
-        lambda x, y, t: (x.squeeze(1), y, t),
-        lambda x, y, t: (x.int(), y, t),
-        lambda x, y, t: (x, y, t._replace(threshold_map=t.threshold_map.to("meta"))),
-    ],
-)
+@pytest.mark.parametrize("spoil", [
+    lambda x, y, t: (x[:, :, :-1], y, t),
+    lambda x, y, t: (x, y, t._replace(shrink_mask=t.shrink_mask[:1])),
+    lambda x, y, t: (x.squeeze(1), y, t),
+    lambda x, y, t: (x.int(), y, t),
+    lambda x, y, t: (x, y, t._replace(threshold_map=t.threshold_map.to("meta"))),
+])  # fmt: skip
 def test_the_door_shows_every_shape_dtype_and_device(spoil):
     x, y, t = spoil(*page(torch.float32))
     with pytest.raises(ShapeError) as caught:

@@ -129,15 +129,12 @@ def test_compiled_code_gives_the_same_maps(built):
             torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("bad", "text"),
-    [
-        (torch.zeros(3, 64, 64), r"shape \(3, 64, 64\)"),
-        (torch.zeros(1, 1, 64, 64), r"shape \(1, 1, 64, 64\)"),
-        (torch.zeros(1, 3, 64, 64, dtype=torch.int64), "dtype torch.int64"),
-        (torch.zeros(1, 3, 0, 64), "multiples of 32"),
-    ],
-)
+@pytest.mark.parametrize(("bad", "text"), [
+    (torch.zeros(3, 64, 64), r"shape \(3, 64, 64\)"),
+    (torch.zeros(1, 1, 64, 64), r"shape \(1, 1, 64, 64\)"),
+    (torch.zeros(1, 3, 64, 64, dtype=torch.int64), "dtype torch.int64"),
+    (torch.zeros(1, 3, 0, 64), "multiples of 32"),
+])  # fmt: skip
 def test_bad_input_is_named(built, bad, text):
     with pytest.raises(ShapeError, match=text):
         built["resnet18", "fpn"](bad)

@@ -50,14 +50,11 @@ def test_the_kernels_own_python_passes(execute: Any) -> None:
 
 @of("01")
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("values", "outcome", "words"),
-    [
-        ({}, "PASS", ["contract of a step", "bf16 against fp32", "one page overfitted"]),
-        # unclip 6 makes every polygon too large, so that also what was learned by heart is not found
-        ({"crop": 64, "overrides": ["width=16", "post.unclip=6", "runtime.threads=1"]}, "FAIL", ["do not agree"]),
-    ],
-)
+@pytest.mark.parametrize(("values", "outcome", "words"), [
+    ({}, "PASS", ["contract of a step", "bf16 against fp32", "one page overfitted"]),
+    # unclip 6 makes every polygon too large, so that also what was learned by heart is not found
+    ({"crop": 64, "overrides": ["width=16", "post.unclip=6", "runtime.threads=1"]}, "FAIL", ["do not agree"]),
+])  # fmt: skip
 def test_every_check_is_reported(execute, finished, values, outcome, words):
     _, html = finished(execute(batch_size=1, **values), outcome, 400_000)
     assert all(text in html for text in ["round trip of polygons", *words])
@@ -225,15 +222,12 @@ def test_it_runs_from_any_folder_and_its_report_shows_the_static_side(execute, t
 
 @of("08")
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"checkpoint": "nowhere.ckpt"}, "There is no checkpoint"),
-        ({"checkpoint": "newest"}, "no successful run"),
-        ({"val_split": "tests"}, "tests"),
-        ({"page": -1}, "at least 0"),
-    ],
-)
+@pytest.mark.parametrize(("values", "words"), [
+    ({"checkpoint": "nowhere.ckpt"}, "There is no checkpoint"),
+    ({"checkpoint": "newest"}, "no successful run"),
+    ({"val_split": "tests"}, "tests"),
+    ({"page": -1}, "at least 0"),
+])  # fmt: skip
 def test_a_wrong_parameter_gets_a_single_sentence(execute: Any, values: dict[str, Any], words: str, cells: Any) -> None:
     with pytest.raises(PapermillExecutionError, match=words):
         execute(**values)

@@ -5,28 +5,25 @@ import pytest
 from ocrlab import redaction
 
 
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("connect to 10.20.30.40:29500 failed", "connect to (address):29500 failed"),
-        ("MASTER_ADDR=192.168.1.7", "MASTER_ADDR=(address)"),
-        ("('172.16.4.5', 29500)", "('(address)', 29500)"),
-        ("http://10.0.0.5:8080/x", "http://(address):8080/x"),
-        ("root@10.0.0.5:/data", "root@(address):/data"),
-        ("tcp://100.64.3.2:80, 169.254.169.254.", "tcp://(address):80, (address)."),
-        ("http%3A%2F%2F10.0.0.5%2Fx", "http%3A%2F%2F(address)%2Fx"),
-        ("line\\n10.1.2.3\\n", "line\\n(address)\\n"),
-        ("inet 192.168.0.12/24 brd 192.168.0.255", "inet (address)/24 brd (address)"),
-        ("ip-10-0-3-17.ec2.internal", "(address).ec2.internal"),
-        ("inet6 fe80::42:acff:fe11:2%eth0 dev", "inet6 (address) dev"),
-        ("[fd12:3456:789a:1::1]:29500", "[(address)]:29500"),
-        ("link/ether 02:42:ac:11:00:02 brd ff:ff:ff:ff:ff:ff", "link/ether (address) brd ff:ff:ff:ff:ff:ff"),
-        ("00-1A-2B-3C-4D-5E", "(address)"),
-        ("gloo connectFullMesh failed with [10.0.0.5]:12345", "gloo connectFullMesh failed with [(address)]:12345"),
-        ("rank 1 on 10.0.0.6", "rank 1 on (address)"),
-        ("\x1b[31m10.0.0.6\x1b[0m", "\x1b[31m(address)\x1b[0m"),
-    ],
-)
+@pytest.mark.parametrize("text, expected", [
+    ("connect to 10.20.30.40:29500 failed", "connect to (address):29500 failed"),
+    ("MASTER_ADDR=192.168.1.7", "MASTER_ADDR=(address)"),
+    ("('172.16.4.5', 29500)", "('(address)', 29500)"),
+    ("http://10.0.0.5:8080/x", "http://(address):8080/x"),
+    ("root@10.0.0.5:/data", "root@(address):/data"),
+    ("tcp://100.64.3.2:80, 169.254.169.254.", "tcp://(address):80, (address)."),
+    ("http%3A%2F%2F10.0.0.5%2Fx", "http%3A%2F%2F(address)%2Fx"),
+    ("line\\n10.1.2.3\\n", "line\\n(address)\\n"),
+    ("inet 192.168.0.12/24 brd 192.168.0.255", "inet (address)/24 brd (address)"),
+    ("ip-10-0-3-17.ec2.internal", "(address).ec2.internal"),
+    ("inet6 fe80::42:acff:fe11:2%eth0 dev", "inet6 (address) dev"),
+    ("[fd12:3456:789a:1::1]:29500", "[(address)]:29500"),
+    ("link/ether 02:42:ac:11:00:02 brd ff:ff:ff:ff:ff:ff", "link/ether (address) brd ff:ff:ff:ff:ff:ff"),
+    ("00-1A-2B-3C-4D-5E", "(address)"),
+    ("gloo connectFullMesh failed with [10.0.0.5]:12345", "gloo connectFullMesh failed with [(address)]:12345"),
+    ("rank 1 on 10.0.0.6", "rank 1 on (address)"),
+    ("\x1b[31m10.0.0.6\x1b[0m", "\x1b[31m(address)\x1b[0m"),
+])  # fmt: skip
 def test_private_addresses_are_replaced(text: str, expected: str) -> None:
     assert redaction.clean_and_count(text) == (expected, expected.count("(address)"))
     assert redaction.clean_and_count(expected) == (expected, 0)

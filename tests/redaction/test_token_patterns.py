@@ -16,49 +16,46 @@ def random_text(length: int, letters: str = LETTERS) -> str:
     return "7" + "".join(SOURCE.choices(letters, k=length - 1))
 
 
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        (
-            "origin https://x-access-token:{}@example.org/a/b.git (fetch)",
-            "origin https://(secret)@example.org/a/b.git (fetch)",
-        ),
-        ("https://{}@dev.example.org/a", "https://(secret)@dev.example.org/a"),
-        ("postgres://me:p/{}@db:5432/x", "postgres://(secret)@db:5432/x"),
-        ("https://me:p@{}@host/x", "https://(secret)@host/x"),
-        ("x?sv=2022&sig={}%3D&se=1", "x?sv=2022&sig=(secret)&se=1"),
-        ("<a href='x?a=1&amp;sig={}&amp;b=2'>", "<a href='x?a=1&amp;sig=(secret)&amp;b=2'>"),
-        ("x?X-Amz-Signature={}&n=1", "x?X-Amz-Signature=(secret)&n=1"),
-        ("AccountName=a;AccountKey={}==", "AccountName=a;AccountKey=(secret)"),
-        ("Cookie: session={}; b=2\nHost: x", "Cookie: (secret)\nHost: x"),
-        ("{{'Set-Cookie': 'sid={}'}}", "{'Set-Cookie': '(secret)'}"),
-        ("$ curl -s -u me:{} example.org", "$ curl -s -u me:(secret) example.org"),
-        ("curl --proxy-user 'me:{}' x", "curl --proxy-user 'me:(secret)' x"),
-        ("mysql -h db -u me -p{} shop", "mysql -h db -u me -p(secret) shop"),
-        ("sshpass -p {} ssh host", "sshpass -p (secret) ssh host"),
-        ("sent Basic {}== and", "sent Basic (secret) and"),
-        (
-            "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n{}\n-----END",
-            "-----BEGIN RSA PRIVATE KEY----- (secret) -----END",
-        ),
-        ("-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n{}", "-----BEGIN PGP PRIVATE KEY BLOCK----- (secret) "),
-        (
-            "POST https://hooks.slack.com/services/T0A/B0B/{} 404",
-            "POST https://hooks.slack.com/services/T0A/B0B/(secret) 404",
-        ),
-        ("https://chat.example/api/webhooks/118/{}?wait=1", "https://chat.example/api/webhooks/118/(secret)?wait=1"),
-        (
-            "https://api.telegram.org/bot7381920462:AA{}x/sendMessage",
-            "https://api.telegram.org/bot7381920462:(secret)/sendMessage",
-        ),
-        ("wandb: Paste an API key from your page: " + "7f" * 20, "wandb: Paste an API key from your page: (secret)"),
-        ('{{"username":"a","key":"' + "7f" * 16 + '"}}', '{"username":"a","key":"(secret)"}'),
-        ("of client abc8Q~{}xx here", "of client (secret) here"),
-        ('{{"c": "AccountName=a;AccountKey=ab\\u002B{}=="}}', '{"c": "AccountName=a;AccountKey=(secret)"}'),
-        ("UID=sa;PWD={};", "UID=sa;PWD=(secret);"),
-        ("-----BEGIN PRIVATE KEY-----\\nMIIE{}\\n-----END", "-----BEGIN PRIVATE KEY----- (secret) -----END"),
-    ],
-)
+@pytest.mark.parametrize("text, expected", [
+    (
+        "origin https://x-access-token:{}@example.org/a/b.git (fetch)",
+        "origin https://(secret)@example.org/a/b.git (fetch)",
+    ),
+    ("https://{}@dev.example.org/a", "https://(secret)@dev.example.org/a"),
+    ("postgres://me:p/{}@db:5432/x", "postgres://(secret)@db:5432/x"),
+    ("https://me:p@{}@host/x", "https://(secret)@host/x"),
+    ("x?sv=2022&sig={}%3D&se=1", "x?sv=2022&sig=(secret)&se=1"),
+    ("<a href='x?a=1&amp;sig={}&amp;b=2'>", "<a href='x?a=1&amp;sig=(secret)&amp;b=2'>"),
+    ("x?X-Amz-Signature={}&n=1", "x?X-Amz-Signature=(secret)&n=1"),
+    ("AccountName=a;AccountKey={}==", "AccountName=a;AccountKey=(secret)"),
+    ("Cookie: session={}; b=2\nHost: x", "Cookie: (secret)\nHost: x"),
+    ("{{'Set-Cookie': 'sid={}'}}", "{'Set-Cookie': '(secret)'}"),
+    ("$ curl -s -u me:{} example.org", "$ curl -s -u me:(secret) example.org"),
+    ("curl --proxy-user 'me:{}' x", "curl --proxy-user 'me:(secret)' x"),
+    ("mysql -h db -u me -p{} shop", "mysql -h db -u me -p(secret) shop"),
+    ("sshpass -p {} ssh host", "sshpass -p (secret) ssh host"),
+    ("sent Basic {}== and", "sent Basic (secret) and"),
+    (
+        "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n{}\n-----END",
+        "-----BEGIN RSA PRIVATE KEY----- (secret) -----END",
+    ),
+    ("-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n{}", "-----BEGIN PGP PRIVATE KEY BLOCK----- (secret) "),
+    (
+        "POST https://hooks.slack.com/services/T0A/B0B/{} 404",
+        "POST https://hooks.slack.com/services/T0A/B0B/(secret) 404",
+    ),
+    ("https://chat.example/api/webhooks/118/{}?wait=1", "https://chat.example/api/webhooks/118/(secret)?wait=1"),
+    (
+        "https://api.telegram.org/bot7381920462:AA{}x/sendMessage",
+        "https://api.telegram.org/bot7381920462:(secret)/sendMessage",
+    ),
+    ("wandb: Paste an API key from your page: " + "7f" * 20, "wandb: Paste an API key from your page: (secret)"),
+    ('{{"username":"a","key":"' + "7f" * 16 + '"}}', '{"username":"a","key":"(secret)"}'),
+    ("of client abc8Q~{}xx here", "of client (secret) here"),
+    ('{{"c": "AccountName=a;AccountKey=ab\\u002B{}=="}}', '{"c": "AccountName=a;AccountKey=(secret)"}'),
+    ("UID=sa;PWD={};", "UID=sa;PWD=(secret);"),
+    ("-----BEGIN PRIVATE KEY-----\\nMIIE{}\\n-----END", "-----BEGIN PRIVATE KEY----- (secret) -----END"),
+])  # fmt: skip
 def test_in_addresses_and_texts(text: str, expected: str) -> None:
     assert redaction.clean(text.format(f"aB3{random_text(29)}")) == expected
     assert redaction.clean_and_count(expected) == (expected, 0)

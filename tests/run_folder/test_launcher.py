@@ -24,16 +24,13 @@ def test_the_rank_of_torchrun_and_srun():
     assert detect_ranks({**TORCHRUN, **SRUN}).launcher == "torchrun", "srun torchrun ...: the inner one counts"
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {},
-        {"RANK": "0", "WORLD_SIZE": "2"},  # of somebody else's program around us
-        {**SRUN, "SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"},
-        {**SRUN, "SLURM_JOB_NAME": "interactive"},
-        {**TORCHRUN, "OCRLAB_REPLAY": "job.json"},
-    ],
-)
+@pytest.mark.parametrize("environment", [
+    {},
+    {"RANK": "0", "WORLD_SIZE": "2"},  # of somebody else's program around us
+    {**SRUN, "SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"},
+    {**SRUN, "SLURM_JOB_NAME": "interactive"},
+    {**TORCHRUN, "OCRLAB_REPLAY": "job.json"},
+])  # fmt: skip
 def test_without_a_launcher_a_process_is_alone(environment):
     assert detect_ranks(environment) == Ranks()
 

@@ -81,14 +81,11 @@ def test_cuda_that_is_not_there_is_refused_and_auto_falls_back(monkeypatch):
     assert auto_settings.accelerator_for("auto") == ("cpu", "torch sees no CUDA device")
 
 
-@pytest.mark.parametrize(
-    ("program", "message"),
-    [
-        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "signal 4"),
-        ("raise SystemExit('CUDA error: an illegal instruction was encountered')", "illegal instruction"),
-        ("import time; time.sleep(60)", "no answer within 1 s"),
-    ],
-)
+@pytest.mark.parametrize(("program", "message"), [
+    ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "signal 4"),
+    ("raise SystemExit('CUDA error: an illegal instruction was encountered')", "illegal instruction"),
+    ("import time; time.sleep(60)", "no answer within 1 s"),
+])  # fmt: skip
 def test_a_device_that_fails_in_the_child_is_not_used(monkeypatch, program, message):
     run = subprocess.run
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

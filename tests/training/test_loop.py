@@ -268,14 +268,11 @@ def test_killed_run_resumes_from_its_last_checkpoint(pages, tmp_path):
     assert loop.fit(configs.Config(), resume=folder).metrics["steps"] == about["step"] + 2
 
 
-@pytest.mark.parametrize(
-    ("damage", "text"),
-    [
-        (lambda p: p.write_bytes(p.read_bytes()[:1000]), "cannot be read as a checkpoint"),
-        (lambda p: torch.save({"weights": 1}, p), "was not written by ocrlab"),
-        (lambda p: p.unlink(), "There is no checkpoint"),
-    ],
-)
+@pytest.mark.parametrize(("damage", "text"), [
+    (lambda p: p.write_bytes(p.read_bytes()[:1000]), "cannot be read as a checkpoint"),
+    (lambda p: torch.save({"weights": 1}, p), "was not written by ocrlab"),
+    (lambda p: p.unlink(), "There is no checkpoint"),
+])  # fmt: skip
 def test_a_broken_checkpoint_is_named(whole, tmp_path, damage, text):
     path = tmp_path / "copy.ckpt"
     path.write_bytes(newest_checkpoint(whole.parent).read_bytes())
@@ -366,15 +363,12 @@ def ended(tmp_path, monkeypatch, on_some: float, best: float, on_all: float, val
     return loop.final_metrics(module, watcher, of(["a", "b", "c"]), loop.silent), asked, written
 
 
-@pytest.mark.parametrize(
-    ("on_some", "on_all", "val_pages", "measured", "figure"),
-    [
-        (0.5, 0.9, 1, [(1, 4.0), (3, 2.0)], 0.9),  # with 0.9 of all pages the last weights would win; of one they lose
-        (0.7, 0.3, 1, [(1, 4.0), (3, 4.0)], 0.3),
-        (0.5, 0.0, None, [(3, 4.0)], 0.6),  # nothing is measured twice
-        (0.7, 0.0, None, [(3, 4.0)], 0.7),
-    ],
-)
+@pytest.mark.parametrize(("on_some", "on_all", "val_pages", "measured", "figure"), [
+    (0.5, 0.9, 1, [(1, 4.0), (3, 2.0)], 0.9),  # with 0.9 of all pages the last weights would win; of one they lose
+    (0.7, 0.3, 1, [(1, 4.0), (3, 4.0)], 0.3),
+    (0.5, 0.0, None, [(3, 4.0)], 0.6),  # nothing is measured twice
+    (0.7, 0.0, None, [(3, 4.0)], 0.7),
+])  # fmt: skip
 def test_the_last_weights_and_the_best_are_compared_on_the_same_pages(
     tmp_path, monkeypatch, on_some, on_all, val_pages, measured, figure
 ):

@@ -61,19 +61,16 @@ def test_masks_and_parts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(second.polygons[0], [[10, 20], [60, 20], [60, 40], [10, 40]])
 
 
-@pytest.mark.parametrize(
-    ("row", "says"),
-    [
-        ({"segmentation": [[1, 2, 3, 4, 5]]}, "annotation 7: segmentation is not a polygon"),
-        ({"segmentation": [[1, 2, 3, 4, 5, "6"]]}, "annotation 7: segmentation is not a polygon"),
-        ({"segmentation": {"size": [2, 2], "counts": [5]}}, "annotation 7: a run-length mask does not fill its size"),
-        ({"bbox": [1, 2, -3, 4]}, "annotation 7: bbox is not a box"),
-        ({"bbox": [1, 2, 3]}, "annotation 7: bbox is not a box"),
-        ({}, "annotation 7: bbox is not a box"),
-        ({"bbox": BOX, "text": 5}, "annotation 7: text is not a string"),
-        ({"bbox": BOX, "iscrowd": 2}, "annotation 7: iscrowd is not a flag"),
-    ],
-)
+@pytest.mark.parametrize(("row", "says"), [
+    ({"segmentation": [[1, 2, 3, 4, 5]]}, "annotation 7: segmentation is not a polygon"),
+    ({"segmentation": [[1, 2, 3, 4, 5, "6"]]}, "annotation 7: segmentation is not a polygon"),
+    ({"segmentation": {"size": [2, 2], "counts": [5]}}, "annotation 7: a run-length mask does not fill its size"),
+    ({"bbox": [1, 2, -3, 4]}, "annotation 7: bbox is not a box"),
+    ({"bbox": [1, 2, 3]}, "annotation 7: bbox is not a box"),
+    ({}, "annotation 7: bbox is not a box"),
+    ({"bbox": BOX, "text": 5}, "annotation 7: text is not a string"),
+    ({"bbox": BOX, "iscrowd": 2}, "annotation 7: iscrowd is not a flag"),
+])  # fmt: skip
 def test_a_bad_annotation_is_named(tmp_path: Path, row: dict[str, Any], says: str) -> None:
     index = loaded(tmp_path, coco([{"id": 7, "image_id": 1, **row}, {"image_id": 2, "bbox": BOX}]))
     assert [sample.name for sample in index.samples] == ["b"]
@@ -192,21 +189,18 @@ def test_parts_holes_and_full_masks() -> None:
     assert rle_polygons({"size": [3, 2], "counts": [3, 0, 3]}) == []
 
 
-@pytest.mark.parametrize(
-    ("mask", "says"),
-    [
-        ({"counts": [6]}, "size of a run-length mask is not usable"),
-        ({"size": [3, 0], "counts": [0]}, "size of a run-length mask is not usable"),
-        ({"size": [3, 10**9], "counts": [3 * 10**9]}, "size of a run-length mask is not usable"),
-        ({"size": [3, 2], "counts": [7]}, "does not fill its size. Given: 7 pixels for 3 x 2"),
-        ({"size": [3, 2], "counts": [3, -1, 4]}, "counts of a run-length mask are not usable"),
-        ({"size": [3, 2], "counts": [3, 1.5, 1.5]}, "counts of a run-length mask are not usable"),
-        ({"size": [3, 2]}, "counts of a run-length mask are not usable"),
-        ({"size": [3, 2], "counts": "6 "}, "packed run-length mask is damaged. Given: the character ' '"),
-        ({"size": [3, 2], "counts": "6P"}, "packed run-length mask is cut off"),
-        ({"size": [1000, 1000], "counts": [0, *[1] * 10**6]}, "too ragged"),
-    ],
-)
+@pytest.mark.parametrize(("mask", "says"), [
+    ({"counts": [6]}, "size of a run-length mask is not usable"),
+    ({"size": [3, 0], "counts": [0]}, "size of a run-length mask is not usable"),
+    ({"size": [3, 10**9], "counts": [3 * 10**9]}, "size of a run-length mask is not usable"),
+    ({"size": [3, 2], "counts": [7]}, "does not fill its size. Given: 7 pixels for 3 x 2"),
+    ({"size": [3, 2], "counts": [3, -1, 4]}, "counts of a run-length mask are not usable"),
+    ({"size": [3, 2], "counts": [3, 1.5, 1.5]}, "counts of a run-length mask are not usable"),
+    ({"size": [3, 2]}, "counts of a run-length mask are not usable"),
+    ({"size": [3, 2], "counts": "6 "}, "packed run-length mask is damaged. Given: the character ' '"),
+    ({"size": [3, 2], "counts": "6P"}, "packed run-length mask is cut off"),
+    ({"size": [1000, 1000], "counts": [0, *[1] * 10**6]}, "too ragged"),
+])  # fmt: skip
 def test_what_is_no_mask(mask: dict[str, object], says: str) -> None:
     with pytest.raises(PageError, match=re.escape(says)):
         rle_polygons(mask)

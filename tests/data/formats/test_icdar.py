@@ -25,24 +25,21 @@ def written(folder: Path, content: bytes | str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("content", "texts"),
-    [
-        (f"{LINE},TOTAL\n", ["TOTAL"]),
-        (f"\ufeff{LINE},TOTAL\n", ["TOTAL"]),
-        (f"{LINE},TOTAL\r\n{LINE},RM 1\r\n", ["TOTAL", "RM 1"]),
-        (f"{LINE},TOTAL\r{LINE},RM 1", ["TOTAL", "RM 1"]),
-        (f"{LINE},81750, MASAI, JOHOR", ["81750, MASAI, JOHOR"]),
-        (f"{LINE},", [""]),
-        (LINE, [""]),
-        (f"\n  \n{LINE},a\n\n", ["a"]),
-        (f"{LINE},a\n\ufeff{LINE},b\n", ["a", "b"]),
-        (f"{LINE},a\u2028b\x0bc\x85d", ["a\u2028b\x0bc\x85d"]),
-        (" 10 , 20.0,6e1,20,60,40,10,+40,한글", ["한글"]),
-        ("", []),
-        ("\ufeff", []),
-    ],
-)
+@pytest.mark.parametrize(("content", "texts"), [
+    (f"{LINE},TOTAL\n", ["TOTAL"]),
+    (f"\ufeff{LINE},TOTAL\n", ["TOTAL"]),
+    (f"{LINE},TOTAL\r\n{LINE},RM 1\r\n", ["TOTAL", "RM 1"]),
+    (f"{LINE},TOTAL\r{LINE},RM 1", ["TOTAL", "RM 1"]),
+    (f"{LINE},81750, MASAI, JOHOR", ["81750, MASAI, JOHOR"]),
+    (f"{LINE},", [""]),
+    (LINE, [""]),
+    (f"\n  \n{LINE},a\n\n", ["a"]),
+    (f"{LINE},a\n\ufeff{LINE},b\n", ["a", "b"]),
+    (f"{LINE},a\u2028b\x0bc\x85d", ["a\u2028b\x0bc\x85d"]),
+    (" 10 , 20.0,6e1,20,60,40,10,+40,한글", ["한글"]),
+    ("", []),
+    ("\ufeff", []),
+])  # fmt: skip
 def test_what_files_hold(tmp_path: Path, content: str, texts: list[str]) -> None:
     boxes = read_icdar(written(tmp_path, content))
     assert boxes.texts == texts
@@ -51,19 +48,16 @@ def test_what_files_hold(tmp_path: Path, content: str, texts: list[str]) -> None
     assert len(boxes.polygons) == len(texts)
 
 
-@pytest.mark.parametrize(
-    ("bad", "says"),
-    [
-        (b"1,2,3,4,5,6,7", "7 fields are too few"),
-        (b"10 20 60 40 word", "field 1 is not a number"),
-        (b"10,20,60,20,60,4O,10,40,text", "field 6 is not a number"),
-        (b"10,20,60,20,60,,10,40,text", "field 6 is not a number"),
-        (b"10,20,60,20,nan,40,10,40,text", "field 5 is not a position"),
-        (b"10,20,60,20,60,40,10,inf,text", "field 8 is not a position"),
-        (b"10,20,60,20,60,40,1e300,40,text", "field 7 is not a position"),
-        (LINE.encode() + b",caf\xe9", "is not UTF-8. Given: byte 0xe9"),
-    ],
-)
+@pytest.mark.parametrize(("bad", "says"), [
+    (b"1,2,3,4,5,6,7", "7 fields are too few"),
+    (b"10 20 60 40 word", "field 1 is not a number"),
+    (b"10,20,60,20,60,4O,10,40,text", "field 6 is not a number"),
+    (b"10,20,60,20,60,,10,40,text", "field 6 is not a number"),
+    (b"10,20,60,20,nan,40,10,40,text", "field 5 is not a position"),
+    (b"10,20,60,20,60,40,10,inf,text", "field 8 is not a position"),
+    (b"10,20,60,20,60,40,1e300,40,text", "field 7 is not a position"),
+    (LINE.encode() + b",caf\xe9", "is not UTF-8. Given: byte 0xe9"),
+])  # fmt: skip
 def test_a_bad_line_is_named(tmp_path: Path, bad: bytes, says: str) -> None:
     path = written(tmp_path, f"{LINE},good\r\n\r\n".encode() + bad + f"\r\n{LINE},good".encode())
     with pytest.raises(PageError) as caught:
@@ -124,36 +118,30 @@ def write_text(folder: Path, content: str) -> Path:
     return folder / "gt.txt"
 
 
-@pytest.mark.parametrize(
-    ("record", "text", "ignored"),
-    [
-        ("x: [[1 9 9 1]], y: [[2 2 8 8]], ornt: [u'h'], transcriptions: [u'the']", "the", False),
-        ("x: [[ 1  9\n  9 1]], y: [[2 2\n 8   8]], ornt: [u'c'], transcriptions: [u'the']", "the", False),
-        ("x: [[1 9 9 1]], y: [[2 2 8 8]], ornt: [u'#'], transcriptions: [u'#']", "#", True),
-        ("x: [[1 9 9 1]], y: [[2 2 8 8]], ornt: [u'h'], transcriptions: [u'###']", "###", True),
-        ("x: [[1 9 9 1]], y: [[2 2 8 8]], ornt: [], transcriptions: []", "", True),
-        ("x: [[1 9 9 1]], y: [[2 2 8 8]], ornt: [u'm'], transcriptions: [u\"DON'T\"]", "DON'T", False),
-        ("x: [[1 9 9 1]], y: [[2 2 8 8]], ornt: [u'm'], transcriptions: [u'a]b, [c']", "a]b, [c", False),
-        ("x: [[1 9 9 1]], y: [[2 2 8 8]], ornt: [u'm'], transcriptions: [u'caf\\xe9']", "café", False),
-        ("x: [[1.0, 9.0, 9, 1]], y: [[2, 2, 8, 8]], ornt: ['h'], transcriptions: ['the']", "the", False),
-    ],
-)
+@pytest.mark.parametrize(("record", "text", "ignored"), [
+    ("x: [[1 9 9 1]], y: [[2 2 8 8]], ornt: [u'h'], transcriptions: [u'the']", "the", False),
+    ("x: [[ 1  9\n  9 1]], y: [[2 2\n 8   8]], ornt: [u'c'], transcriptions: [u'the']", "the", False),
+    ("x: [[1 9 9 1]], y: [[2 2 8 8]], ornt: [u'#'], transcriptions: [u'#']", "#", True),
+    ("x: [[1 9 9 1]], y: [[2 2 8 8]], ornt: [u'h'], transcriptions: [u'###']", "###", True),
+    ("x: [[1 9 9 1]], y: [[2 2 8 8]], ornt: [], transcriptions: []", "", True),
+    ("x: [[1 9 9 1]], y: [[2 2 8 8]], ornt: [u'm'], transcriptions: [u\"DON'T\"]", "DON'T", False),
+    ("x: [[1 9 9 1]], y: [[2 2 8 8]], ornt: [u'm'], transcriptions: [u'a]b, [c']", "a]b, [c", False),
+    ("x: [[1 9 9 1]], y: [[2 2 8 8]], ornt: [u'm'], transcriptions: [u'caf\\xe9']", "café", False),
+    ("x: [[1.0, 9.0, 9, 1]], y: [[2, 2, 8, 8]], ornt: ['h'], transcriptions: ['the']", "the", False),
+])  # fmt: skip
 def test_total_text(record: str, text: str, ignored: bool) -> None:
     boxes = total_text(f"{record}\n\n{record}\n", FILE)
     assert (boxes.texts, boxes.ignored) == ([text] * 2, [ignored] * 2)
     np.testing.assert_array_equal(boxes.polygons[1], np.float32([[1, 2], [9, 2], [9, 8], [1, 8]]))
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        "x: [[1 9 9]], y: [[2 2 8 8]], ornt: [u'h'], transcriptions: [u'the']",
-        "x: [[1 9 9 one]], y: [[2 2 8 8]], ornt: [u'h'], transcriptions: [u'the']",
-        "x: [[1 9 9 1]], y: [[2 2 8 8]]",
-        "x: [[1 9 9 1]], y: [[2 2 8 8]], ornt: [u'h'], transcriptions: [__import__('os')]",
-        "x: [[1 9 9 nan]], y: [[2 2 8 8]], ornt: [u'h'], transcriptions: [u'the']",
-    ],
-)
+@pytest.mark.parametrize("record", [
+    "x: [[1 9 9]], y: [[2 2 8 8]], ornt: [u'h'], transcriptions: [u'the']",
+    "x: [[1 9 9 one]], y: [[2 2 8 8]], ornt: [u'h'], transcriptions: [u'the']",
+    "x: [[1 9 9 1]], y: [[2 2 8 8]]",
+    "x: [[1 9 9 1]], y: [[2 2 8 8]], ornt: [u'h'], transcriptions: [__import__('os')]",
+    "x: [[1 9 9 nan]], y: [[2 2 8 8]], ornt: [u'h'], transcriptions: [u'the']",
+])  # fmt: skip
 def test_a_damaged_record_is_named(record: str) -> None:
     good = "x: [[1 9 9 1]], y: [[2 2 8 8]], ornt: [u'h'], transcriptions: [u'the']"
     with pytest.raises(PageError, match="gt.txt:3: a record is damaged"):
@@ -170,17 +158,14 @@ def test_ctw_xml(tmp_path: Path) -> None:
     assert ctw_xml('<image file="1001.jpg"></image>', FILE).polygons == []
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("<Annotations>", "gt.txt:1: is not XML"),
-        ("<annotation><object/></annotation>", "is not one page of CTW1500. Given: <annotation>, 0 images"),
-        ("<image><box><label>x</label></box></image>", "box 0: segs is not a polygon"),
-        ("<image><box><segs>1,2,3,4,5</segs></box></image>", "box 0: segs is not a polygon"),
-        ("<image><box><segs>1,2,3,4,5,six</segs></box></image>", "box 0: segs is not a polygon"),
-        ('<!DOCTYPE a [<!ENTITY b "c">]><image>&b;</image>', "defines XML entities"),
-    ],
-)
+@pytest.mark.parametrize(("content", "says"), [
+    ("<Annotations>", "gt.txt:1: is not XML"),
+    ("<annotation><object/></annotation>", "is not one page of CTW1500. Given: <annotation>, 0 images"),
+    ("<image><box><label>x</label></box></image>", "box 0: segs is not a polygon"),
+    ("<image><box><segs>1,2,3,4,5</segs></box></image>", "box 0: segs is not a polygon"),
+    ("<image><box><segs>1,2,3,4,5,six</segs></box></image>", "box 0: segs is not a polygon"),
+    ('<!DOCTYPE a [<!ENTITY b "c">]><image>&b;</image>', "defines XML entities"),
+])  # fmt: skip
 def test_a_damaged_xml_is_named(content: str, says: str) -> None:
     with pytest.raises(PageError, match=says):
         ctw_xml(content, FILE)

@@ -41,17 +41,14 @@ def line(folder: Path, page: Any) -> Boxes:
     return read().boxes
 
 
-@pytest.mark.parametrize(
-    ("word", "text", "ignored"),
-    [
-        ({}, "", False),
-        ({"transcription": None, "illegibility": None}, "", False),
-        ({"transcription": "", "illegibility": False}, "", False),
-        ({"transcription": "", "illegibility": True}, "", True),
-        ({"transcription": "a", "illegibility": 0, "language": ["ko"]}, "a", False),
-        ({"transcription": "###"}, "###", True),
-    ],
-)
+@pytest.mark.parametrize(("word", "text", "ignored"), [
+    ({}, "", False),
+    ({"transcription": None, "illegibility": None}, "", False),
+    ({"transcription": "", "illegibility": False}, "", False),
+    ({"transcription": "", "illegibility": True}, "", True),
+    ({"transcription": "a", "illegibility": 0, "language": ["ko"]}, "a", False),
+    ({"transcription": "###"}, "###", True),
+])  # fmt: skip
 def test_ufo_words(tmp_path: Path, word: dict[str, Any], text: str, ignored: bool) -> None:
     boxes = ufo(tmp_path, {"w": {"points": POINTS, **word}})
     assert (boxes.texts, boxes.ignored) == ([text], [ignored])
@@ -59,24 +56,21 @@ def test_ufo_words(tmp_path: Path, word: dict[str, Any], text: str, ignored: boo
     np.testing.assert_array_equal(boxes.polygons[0], POINTS)
 
 
-@pytest.mark.parametrize(
-    ("word", "says"),
-    [
-        ([], "no points. Given: a list of 0"),
-        ({"point": POINTS}, "no points. Given: an object with 'point'"),
-        ({"points": "1,2"}, "points is not a list"),
-        ({"points": [[1, 2], [3]]}, "points.1. is not a point. Given: .3."),
-        ({"points": [[1, 2], [3, 4, 5]]}, "points.1. is not a point"),
-        ({"points": [1, 2, 3, 4]}, "points.0. is not a point. Given: 1"),
-        ({"points": [["1", 2]]}, "points.0. is not a point"),
-        ({"points": [[True, 2]]}, "points.0. is not a point"),
-        ({"points": [[None, 2]]}, "points.0. is not a point"),
-        ({"points": [[float("nan"), 2]]}, "points.0. is not a point"),
-        ({"points": [[1e300, 2]]}, "points.0. is not a point"),
-        ({"points": POINTS, "transcription": 5}, "transcription is not a string. Given: 5"),
-        ({"points": POINTS, "illegibility": "false"}, "illegibility is not a flag"),
-    ],
-)
+@pytest.mark.parametrize(("word", "says"), [
+    ([], "no points. Given: a list of 0"),
+    ({"point": POINTS}, "no points. Given: an object with 'point'"),
+    ({"points": "1,2"}, "points is not a list"),
+    ({"points": [[1, 2], [3]]}, "points.1. is not a point. Given: .3."),
+    ({"points": [[1, 2], [3, 4, 5]]}, "points.1. is not a point"),
+    ({"points": [1, 2, 3, 4]}, "points.0. is not a point. Given: 1"),
+    ({"points": [["1", 2]]}, "points.0. is not a point"),
+    ({"points": [[True, 2]]}, "points.0. is not a point"),
+    ({"points": [[None, 2]]}, "points.0. is not a point"),
+    ({"points": [[float("nan"), 2]]}, "points.0. is not a point"),
+    ({"points": [[1e300, 2]]}, "points.0. is not a point"),
+    ({"points": POINTS, "transcription": 5}, "transcription is not a string. Given: 5"),
+    ({"points": POINTS, "illegibility": "false"}, "illegibility is not a flag"),
+])  # fmt: skip
 def test_a_bad_word_is_named_with_its_line(tmp_path: Path, word: Any, says: str) -> None:
     content = {"images": {"b.png": {"words": {"w": BOX}}, "a.png": {"words": {"v": BOX, "w": word}}}}
     good, bad = readers(tmp_path, "ufo.json", content)
@@ -87,56 +81,47 @@ def test_a_bad_word_is_named_with_its_line(tmp_path: Path, word: Any, says: str)
     assert caught.value.line == len(lines) - lines[::-1].index(next(x for x in lines[::-1] if '"w"' in x))
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("", "not JSON. Given: nothing at all"),
-        ('{"images": {\n "a.png": }\n}', "ufo.json:2: not JSON. Given: Expecting value"),
-        ('{"images": {\n"a.png": {}}}\n"more"', "ufo.json:3: not JSON. Given: Extra data"),
-        pytest.param("[" * 99999, "not JSON", id="deep"),
-        ('{"images": {"a.png": {"words": {}}, "a.png": {"words": {}}}}', "the key 'a.png' occurs twice"),
-    ],
-)
+@pytest.mark.parametrize(("content", "says"), [
+    ("", "not JSON. Given: nothing at all"),
+    ('{"images": {\n "a.png": }\n}', "ufo.json:2: not JSON. Given: Expecting value"),
+    ('{"images": {\n"a.png": {}}}\n"more"', "ufo.json:3: not JSON. Given: Extra data"),
+    pytest.param("[" * 99999, "not JSON", id="deep"),
+    ('{"images": {"a.png": {"words": {}}, "a.png": {"words": {}}}}', "the key 'a.png' occurs twice"),
+])  # fmt: skip
 def test_what_is_no_ufo(tmp_path: Path, content: str, says: str) -> None:
     with pytest.raises(PageError, match=says):
         readers(tmp_path, "ufo.json", content)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        {"boxes": [BOX]},
-        {"boxes": [{**BOX, "text": None, "ignore": False}]},
-        {"boxes": [{"polygon": POINTS, "transcription": "", "ignored": False}]},
-        {"polygons": [POINTS]},
-        {"schema": 1, "width": 90, "height": 70, "detections": [{"polygon": POINTS, "score": 0.97}]},
-    ],
-)
+@pytest.mark.parametrize("page", [
+    {"boxes": [BOX]},
+    {"boxes": [{**BOX, "text": None, "ignore": False}]},
+    {"boxes": [{"polygon": POINTS, "transcription": "", "ignored": False}]},
+    {"polygons": [POINTS]},
+    {"schema": 1, "width": 90, "height": 70, "detections": [{"polygon": POINTS, "score": 0.97}]},
+])  # fmt: skip
 def test_lines(tmp_path: Path, page: dict[str, Any]) -> None:
     boxes = line(tmp_path, {"image": "a.png", **page})
     assert (boxes.texts, boxes.ignored) == ([""], [False])
     np.testing.assert_array_equal(np.array(boxes.polygons), [POINTS])
 
 
-@pytest.mark.parametrize(
-    ("page", "says"),
-    [
-        ("{nonsense}", "not JSON"),
-        ("7", "a format that is not known. Given: 7. Needed: .*ocrlab's page.*LabelMe.*CORD"),
-        ({"image": "a.png"}, "a format that is not known. Given: an object with 'image'"),
-        ({"boxes": []}, "not a page"),
-        ({"image": "a.png", "boxes": [], "polygons": []}, "not a page"),
-        ({"image": "a.png", "boxes": {}}, "not a page"),
-        ({"image": "a.png", "boxes": [], "shapes": []}, "could be ocrlab's page or LabelMe"),
-        ({"image": "a.png", "boxes": [BOX, {"text": "a"}]}, r"boxes\[1\]: no points. Given: an object with 'text'"),
-        ({"image": "a.png", "polygons": [[[1, "x"]]]}, r"polygons\[0\]: points\[0\] is not a point"),
-        ({"image": "a.png", "detections": [{"polygon": 5}]}, r"detections\[0\]: polygon is not a list"),
-        ({"image": "a.png", "detections": [], "schema": 2}, "newer ocrlab. Given: schema 2"),
-        ({"image": "c.png", "boxes": []}, "image 'c.png' does not exist"),
-        ({"image": "../a.png", "boxes": []}, "leaves the data folder"),
-        ({"image": None, "boxes": []}, "name of an image is not usable"),
-    ],
-)
+@pytest.mark.parametrize(("page", "says"), [
+    ("{nonsense}", "not JSON"),
+    ("7", "a format that is not known. Given: 7. Needed: .*ocrlab's page.*LabelMe.*CORD"),
+    ({"image": "a.png"}, "a format that is not known. Given: an object with 'image'"),
+    ({"boxes": []}, "not a page"),
+    ({"image": "a.png", "boxes": [], "polygons": []}, "not a page"),
+    ({"image": "a.png", "boxes": {}}, "not a page"),
+    ({"image": "a.png", "boxes": [], "shapes": []}, "could be ocrlab's page or LabelMe"),
+    ({"image": "a.png", "boxes": [BOX, {"text": "a"}]}, r"boxes\[1\]: no points. Given: an object with 'text'"),
+    ({"image": "a.png", "polygons": [[[1, "x"]]]}, r"polygons\[0\]: points\[0\] is not a point"),
+    ({"image": "a.png", "detections": [{"polygon": 5}]}, r"detections\[0\]: polygon is not a list"),
+    ({"image": "a.png", "detections": [], "schema": 2}, "newer ocrlab. Given: schema 2"),
+    ({"image": "c.png", "boxes": []}, "image 'c.png' does not exist"),
+    ({"image": "../a.png", "boxes": []}, "leaves the data folder"),
+    ({"image": None, "boxes": []}, "name of an image is not usable"),
+])  # fmt: skip
 def test_a_bad_line_is_named(tmp_path: Path, page: Any, says: str) -> None:
     text = page if isinstance(page, str) else json.dumps(page)
     good, bad = readers(tmp_path, "val.jsonl", f'{{"image": "b.png", "boxes": []}}\r\n\r\n{text}\r\n')
@@ -153,54 +138,45 @@ def page(*shapes: dict[str, Any], image: Any = "a.png") -> dict[str, Any]:
     return {"version": "5.0.1", "flags": {}, "shapes": list(shapes), "imagePath": image, "imageData": "AAAA"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, SHAPE_POINTS),
-        ({"shape_type": "rectangle", "points": [[60, 40], [10, 20.5]]}, [[10, 20.5], [60, 20.5], [60, 40], [10, 40]]),
-        ({"shape_type": "rectangle"}, SHAPE_POINTS),
-        ({"shape_type": "rotation", "direction": 0.4}, SHAPE_POINTS),
-        ({"shape_type": None}, SHAPE_POINTS),
-        ({"shape_type": None, "points": [[10, 20], [60, 40]]}, [[10, 20], [60, 20], [60, 40], [10, 40]]),
-        ({"points": [[n, n * n] for n in range(14)]}, [[n, n * n] for n in range(14)]),
-    ],
-)
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({}, SHAPE_POINTS),
+    ({"shape_type": "rectangle", "points": [[60, 40], [10, 20.5]]}, [[10, 20.5], [60, 20.5], [60, 40], [10, 40]]),
+    ({"shape_type": "rectangle"}, SHAPE_POINTS),
+    ({"shape_type": "rotation", "direction": 0.4}, SHAPE_POINTS),
+    ({"shape_type": None}, SHAPE_POINTS),
+    ({"shape_type": None, "points": [[10, 20], [60, 40]]}, [[10, 20], [60, 20], [60, 40], [10, 40]]),
+    ({"points": [[n, n * n] for n in range(14)]}, [[n, n * n] for n in range(14)]),
+])  # fmt: skip
 def test_shapes(changes: dict[str, Any], expected: list[list[float]]) -> None:
     name, boxes = labelme(page({**SHAPE, **changes}))
     assert (name, boxes.texts, boxes.ignored) == ("a.png", ["TOTAL"], [False])
     np.testing.assert_array_equal(boxes.polygons[0], np.array(expected, np.float32))
 
 
-@pytest.mark.parametrize(
-    ("changes", "text", "ignored"),
-    [
-        ({"label": "text", "description": "RM 5, 00"}, "RM 5, 00", False),
-        ({"description": ""}, "TOTAL", False),
-        ({"description": None, "flags": None}, "TOTAL", False),
-        ({"label": "###"}, "###", True),
-        ({"label": "###", "description": "blurred"}, "blurred", True),
-        ({"flags": {"ignore": True}}, "TOTAL", True),
-        ({"flags": {"ignore": False, "seen": True}}, "TOTAL", False),
-        ({"difficult": True}, "TOTAL", True),
-    ],
-)
+@pytest.mark.parametrize(("changes", "text", "ignored"), [
+    ({"label": "text", "description": "RM 5, 00"}, "RM 5, 00", False),
+    ({"description": ""}, "TOTAL", False),
+    ({"description": None, "flags": None}, "TOTAL", False),
+    ({"label": "###"}, "###", True),
+    ({"label": "###", "description": "blurred"}, "blurred", True),
+    ({"flags": {"ignore": True}}, "TOTAL", True),
+    ({"flags": {"ignore": False, "seen": True}}, "TOTAL", False),
+    ({"difficult": True}, "TOTAL", True),
+])  # fmt: skip
 def test_texts_and_flags(changes: dict[str, Any], text: str, ignored: bool) -> None:
     _, boxes = labelme(page({**SHAPE, **changes}))
     assert (boxes.texts, boxes.ignored) == ([text], [ignored])
 
 
-@pytest.mark.parametrize(
-    ("shape", "says"),
-    [
-        ({**SHAPE, "shape_type": "circle"}, "shapes.1.: a circle does not enclose text.*polygon"),
-        ({**SHAPE, "shape_type": "linestrip"}, "a linestrip does not enclose"),
-        ({**SHAPE, "shape_type": "mask"}, "a mask does not enclose"),
-        ({**SHAPE, "shape_type": "rectangle", "points": SHAPE_POINTS[:3]}, "a rectangle does not enclose"),
-        ({**SHAPE, "points": [[1]]}, "shapes.1.: points.0. is not a point"),
-        ({**SHAPE, "label": 4}, "label is not a string"),
-        ([], "not an object"),
-    ],
-)
+@pytest.mark.parametrize(("shape", "says"), [
+    ({**SHAPE, "shape_type": "circle"}, "shapes.1.: a circle does not enclose text.*polygon"),
+    ({**SHAPE, "shape_type": "linestrip"}, "a linestrip does not enclose"),
+    ({**SHAPE, "shape_type": "mask"}, "a mask does not enclose"),
+    ({**SHAPE, "shape_type": "rectangle", "points": SHAPE_POINTS[:3]}, "a rectangle does not enclose"),
+    ({**SHAPE, "points": [[1]]}, "shapes.1.: points.0. is not a point"),
+    ({**SHAPE, "label": 4}, "label is not a string"),
+    ([], "not an object"),
+])  # fmt: skip
 def test_what_is_no_area_is_named(shape: Any, says: str) -> None:
     with pytest.raises(PageError, match=says):
         labelme(page(SHAPE, shape))
@@ -278,18 +254,15 @@ def test_what_does_not_count() -> None:
     assert boxes.texts[2] == "-----"
 
 
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        ({"gt_parse": {}}, "without valid_line.*what was read and not where"),
-        ({"ground_truth": "{"}, "not JSON"),
-        ({"ground_truth": "[]"}, "without valid_line. Given: a list of 0"),
-        ({"valid_line": [{"category": "x"}]}, "valid_line.0. has no words"),
-        ({"valid_line": [{"words": [{"text": "x"}]}]}, "valid_line.0., word 0: no quad"),
-        ({"valid_line": [{"words": [{"quad": {**quad(), "y4": "4"}}]}]}, "word 0: no quad"),
-        ({"valid_line": [{"words": [7]}]}, "word 0: no quad"),
-    ],
-)
+@pytest.mark.parametrize(("data", "says"), [
+    ({"gt_parse": {}}, "without valid_line.*what was read and not where"),
+    ({"ground_truth": "{"}, "not JSON"),
+    ({"ground_truth": "[]"}, "without valid_line. Given: a list of 0"),
+    ({"valid_line": [{"category": "x"}]}, "valid_line.0. has no words"),
+    ({"valid_line": [{"words": [{"text": "x"}]}]}, "valid_line.0., word 0: no quad"),
+    ({"valid_line": [{"words": [{"quad": {**quad(), "y4": "4"}}]}]}, "word 0: no quad"),
+    ({"valid_line": [{"words": [7]}]}, "word 0: no quad"),
+])  # fmt: skip
 def test_a_bad_page_is_named(data: dict[str, Any], says: str) -> None:
     with pytest.raises(PageError, match=says):
         cord(data)

@@ -151,19 +151,16 @@ def test_a_page_named_twice(tmp_path: Path) -> None:
 TURNED = "20,10,40,10,40,110,20,110,fits only 80 x 120"
 
 
-@pytest.mark.parametrize(
-    ("size", "orientation", "exif", "do"),
-    [
-        ((WIDTH, HEIGHT), None, False, None),
-        ((WIDTH, HEIGHT), 6, False, None),  # MSRA-TD500: tagged, but labelled in unrotated pixels
-        ((WIDTH, HEIGHT), 6, True, "Set exif=false"),
-        ((HEIGHT, WIDTH), 6, False, "Set exif=true"),
-        ((HEIGHT, WIDTH), 8, False, "Set exif=true"),
-        ((HEIGHT, WIDTH), 6, True, None),
-        ((HEIGHT, WIDTH), None, False, "Turn the image"),
-        ((HEIGHT, WIDTH), 3, True, "Turn the image"),
-    ],
-)
+@pytest.mark.parametrize(("size", "orientation", "exif", "do"), [
+    ((WIDTH, HEIGHT), None, False, None),
+    ((WIDTH, HEIGHT), 6, False, None),  # MSRA-TD500: tagged, but labelled in unrotated pixels
+    ((WIDTH, HEIGHT), 6, True, "Set exif=false"),
+    ((HEIGHT, WIDTH), 6, False, "Set exif=true"),
+    ((HEIGHT, WIDTH), 8, False, "Set exif=true"),
+    ((HEIGHT, WIDTH), 6, True, None),
+    ((HEIGHT, WIDTH), None, False, "Turn the image"),
+    ((HEIGHT, WIDTH), 3, True, "Turn the image"),
+])  # fmt: skip
 def test_annotation_that_fits_only_the_turned_image(tmp_path, size, orientation, exif, do):
     page(tmp_path, "good", "1,1,30,1,30,30,1,30,x", size=(WIDTH, WIDTH))
     page(tmp_path, "phone", TURNED, size=size, orientation=orientation)

@@ -50,34 +50,28 @@ def test_a_file_for_each_page(folder: Path, name: str) -> None:
     assert [sample.name for sample in load(folder, "train").samples] == ["a", "b"]
 
 
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        ({"annotations": []}, "a format that is not known. Given: an object with 'annotations'.*UFO.*COCO.*COCO-Text"),
-        ({}, "a format that is not known. Given: an object with nothing in it"),
-        (7, "a format that is not known. Given: 7"),
-        ("text", "a format that is not known"),
-        ({**FORMS["coco"], "imgs": {}, "anns": {}}, "could be COCO or COCO-Text. .*Remove what does not belong"),
-        ([7], "a format that is not known. Given: 7"),
-    ],
-)
+@pytest.mark.parametrize(("data", "says"), [
+    ({"annotations": []}, "a format that is not known. Given: an object with 'annotations'.*UFO.*COCO.*COCO-Text"),
+    ({}, "a format that is not known. Given: an object with nothing in it"),
+    (7, "a format that is not known. Given: 7"),
+    ("text", "a format that is not known"),
+    ({**FORMS["coco"], "imgs": {}, "anns": {}}, "could be COCO or COCO-Text. .*Remove what does not belong"),
+    ([7], "a format that is not known. Given: 7"),
+])  # fmt: skip
 def test_an_unknown_format_is_reported_with_the_supported_formats(folder: Path, data: Any, says: str) -> None:
     (folder / "train.json").write_text(json.dumps(data))
     with pytest.raises(DataError, match=rf"train.json: {says}"):
         load(folder, "train")
 
 
-@pytest.mark.parametrize(
-    ("lines", "texts"),
-    [
-        ("10,20,60,40,one\n10,50,60,70,two, and more\n", ["one", "two, and more"]),
-        ('10, 20, 60, 40, "one"\n10, 50, 60, 70, "two, \\"more\\""\n', ["one", 'two, "more"']),
-        ('10 20 60 40 "one"\r\n10 50 60 70 "two"\r\n', ["one", "two"]),
-        ("10,20,60,40\n10,50,60.5,70\n", ["", ""]),
-        ("10,20,60,40,60\n10,50,60,70,12,50\n", ["60", "12,50"]),
-        ("10,20,60,20,60,40,10,40,###\n10,50,60,50,60,70,10,70,two\n", ["###", "two"]),
-    ],
-)
+@pytest.mark.parametrize(("lines", "texts"), [
+    ("10,20,60,40,one\n10,50,60,70,two, and more\n", ["one", "two, and more"]),
+    ('10, 20, 60, 40, "one"\n10, 50, 60, 70, "two, \\"more\\""\n', ["one", 'two, "more"']),
+    ('10 20 60 40 "one"\r\n10 50 60 70 "two"\r\n', ["one", "two"]),
+    ("10,20,60,40\n10,50,60.5,70\n", ["", ""]),
+    ("10,20,60,40,60\n10,50,60,70,12,50\n", ["60", "12,50"]),
+    ("10,20,60,20,60,40,10,40,###\n10,50,60,50,60,70,10,70,two\n", ["###", "two"]),
+])  # fmt: skip
 def test_text_of_4_and_8_numbers(folder: Path, lines: str, texts: list[str]) -> None:
     for sub in ("images", "gts"):
         (folder / "train" / sub).mkdir(parents=True)

@@ -185,17 +185,14 @@ def extended(**records: object) -> bytes:
     return first.tobuf(tarfile.USTAR_FORMAT) + header + second.tobuf(tarfile.USTAR_FORMAT) + b"abc".ljust(512, b"\0")
 
 
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        extended(size=10**30),
-        extended(size=-(10**6)),
-        extended(size=-1536),  # back to its own beginning, for ever
-        extended(GNU_sparse_map="a,b", GNU_sparse_size=7),
-        extended(GNU_sparse_major=1, GNU_sparse_minor=0),
-        extended(comment="x")[:1024] * 3000,
-    ],
-)
+@pytest.mark.parametrize("hostile", [
+    extended(size=10**30),
+    extended(size=-(10**6)),
+    extended(size=-1536),  # back to its own beginning, for ever
+    extended(GNU_sparse_map="a,b", GNU_sparse_size=7),
+    extended(GNU_sparse_major=1, GNU_sparse_minor=0),
+    extended(comment="x")[:1024] * 3000,
+])  # fmt: skip
 def test_headers_that_make_no_sense_end_the_walk_with_a_sentence(tmp_path: Path, hostile: bytes) -> None:
     tar = make(tmp_path / "train" / "a.tar", numbered(1))
     with tarfile.open(tar) as opened:

@@ -128,14 +128,11 @@ def test_entries_of_a_json_list(tmp_path: Path) -> None:
     assert json.loads(Path(sample_lists.write_samples(samples, [1], tmp_path / "run")).read_text()) == [{"id": 2}]
 
 
-@pytest.mark.parametrize(
-    ("content", "names", "left"),
-    [
-        ({"version": 2, "data": [{"id": 1}, {"id": 2}]}, "1", {"version": 2, "data": [{"id": 2}]}),
-        ({"images": {"a.jpg": {"w": 1}, "b.jpg": {"w": 2}}}, "b.jpg", {"images": {"b.jpg": {"w": 2}}}),
-        ({"a.jpg": [[1, 2]], "b.jpg": [[3, 4]]}, "b.jpg", {"b.jpg": [[3, 4]]}),
-    ],
-)
+@pytest.mark.parametrize(("content", "names", "left"), [
+    ({"version": 2, "data": [{"id": 1}, {"id": 2}]}, "1", {"version": 2, "data": [{"id": 2}]}),
+    ({"images": {"a.jpg": {"w": 1}, "b.jpg": {"w": 2}}}, "b.jpg", {"images": {"b.jpg": {"w": 2}}}),
+    ({"a.jpg": [[1, 2]], "b.jpg": [[3, 4]]}, "b.jpg", {"b.jpg": [[3, 4]]}),
+])  # fmt: skip
 def test_records_below_a_key_or_by_name(tmp_path: Path, content: object, names: str, left: object) -> None:
     (tmp_path / "t.json").write_text(json.dumps(content))
     samples = sample_lists.read_samples(f"t={tmp_path / 't.json'}")

@@ -156,15 +156,12 @@ def test_a_stack_dump_on_a_single_line_keeps_its_line_number() -> None:
     assert {line.line for line in packed.causes[0].evidence if line.file == "log_tail.txt"} <= {2, None}
 
 
-@pytest.mark.parametrize(
-    ("line", "signals"),
-    [
-        ("Process finished with exit code -1", []),
-        ("exitcode  : -1 (pid: 8)", ["SIGHUP"]),
-        ("process 0 terminated with exit code -1", ["SIGHUP"]),
-        ("it ends with exit codes 3 or -11", ["SIGSEGV"]),
-    ],
-)
+@pytest.mark.parametrize(("line", "signals"), [
+    ("Process finished with exit code -1", []),
+    ("exitcode  : -1 (pid: 8)", ["SIGHUP"]),
+    ("process 0 terminated with exit code -1", ["SIGHUP"]),
+    ("it ends with exit codes 3 or -11", ["SIGSEGV"]),
+])  # fmt: skip
 def test_a_signal_below_zero(line: str, signals: list[str]) -> None:
     assert [name for name, _ in exit_codes.find_signals(line)] == signals
 

@@ -31,16 +31,13 @@ def test_the_end_of_a_worker(signal: str, cause: str) -> None:
     assert hits(exits=[ended], ended_by="limit") == []
 
 
-@pytest.mark.parametrize(
-    "line, cause",
-    [
-        ("Out of memory: Killed process 9 (python) total-vm:1kB", "host.oom_kill"),
-        ("traps: python[9] trap invalid opcode ip:1 sp:2 error:0 in libx.so[3+4]", "build.cpu_isa"),
-        ("python[9]: segfault at 0 ip 00 sp 00 error 4 in libx.so[3+4]", "native.segv"),
-        ("NVRM: Xid (PCI:0000:3b:00): 31, pid=9, name=python, MMU Fault", "hw.xid_app"),
-        ("NVRM: Xid (PCI:0000:3b:00): 79, pid='9', GPU has fallen off the bus.", "hw.gpu"),
-    ],
-)
+@pytest.mark.parametrize("line, cause", [
+    ("Out of memory: Killed process 9 (python) total-vm:1kB", "host.oom_kill"),
+    ("traps: python[9] trap invalid opcode ip:1 sp:2 error:0 in libx.so[3+4]", "build.cpu_isa"),
+    ("python[9]: segfault at 0 ip 00 sp 00 error 4 in libx.so[3+4]", "native.segv"),
+    ("NVRM: Xid (PCI:0000:3b:00): 31, pid=9, name=python, MMU Fault", "hw.xid_app"),
+    ("NVRM: Xid (PCI:0000:3b:00): 79, pid='9', GPU has fallen off the bus.", "hw.gpu"),
+])  # fmt: skip
 def test_kernel_lines_count_where_they_name_us(line: str, cause: str) -> None:
     [hit] = hits(kernel=f"other\n{line}", pids=[8, 9])
     assert (hit.cause, hit.evidence.line) == (cause, 2)

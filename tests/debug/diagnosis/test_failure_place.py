@@ -77,14 +77,10 @@ Fatal Python error: Aborted
 """
 
 
-@pytest.mark.parametrize(
-    ("whose", "last"),
-    [
-        ("Current thread", 'File "/p/feed.py", line 5 in next_batch'),
-        ("Thread", "the main thread was in next_batch (feed.py:5)"),
-    ],
-    ids=["a thread of Python's", "a thread of C++'s"],
-)
+@pytest.mark.parametrize(("whose", "last"), [
+    ("Current thread", 'File "/p/feed.py", line 5 in next_batch'),
+    ("Thread", "the main thread was in next_batch (feed.py:5)"),
+], ids=["a thread of Python's", "a thread of C++'s"])  # fmt: skip
 def test_the_last_words_before_abort_come_first(whose: str, last: str) -> None:
     log = ABORT.format(whose=whose)
     verdict = classify(Incident("killed", None, "SIGABRT", texts={"log_tail.txt": log}))
@@ -141,13 +137,10 @@ def failing(*args: Any, stages: Any = None) -> list[str]:
     raise AssertionError("it did not fail")
 
 
-@pytest.mark.parametrize(
-    ("args", "expected"),
-    [
-        ((torch.tensor([1, 30]),), "module stem, operator embedding"),
-        ((torch.tensor([1, 3]), True), "module blocks.*.norm, operator batch_norm"),
-    ],
-)
+@pytest.mark.parametrize(("args", "expected"), [
+    ((torch.tensor([1, 30]),), "module stem, operator embedding"),
+    ((torch.tensor([1, 3]), True), "module blocks.*.norm, operator batch_norm"),
+])  # fmt: skip
 @pytest.mark.parametrize("recorded", [False, True])
 def test_module_and_operator_of_a_real_failure(args, expected, recorded, tmp_path):
     stages = StageHooks(ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)) if recorded else None
@@ -159,29 +152,26 @@ def test_module_and_operator_of_a_real_failure(args, expected, recorded, tmp_pat
     assert expected.rpartition(" ")[2] in lines[place[0] - 1]
 
 
-@pytest.mark.parametrize(
-    ("before", "inside", "expected"),
-    [
-        (["    out = self.head(x)"], ["    return F.linear(x, w)"], "module head, operator linear"),
-        (["    out = self.head(x)", "          ~~~~~~~~~^^^"], ["    raise ValueError('x')"], "module head"),
-        (
-            ["    x = self.act(self.bn(self.conv(x)))"],
-            ["    return F.relu(x)"],
-            "module ?, operator relu",
-        ),  # Python 3.10
-        (
-            ["    x = self.act(self.bn(self.conv(x)))", "                 ^^^^^^^^^^^^^^^^^^^^^^"],
-            ["    return F.batch_norm(x)"],
-            "module bn, operator batch_norm",
-        ),
-        (["    x = self.layers[3](x)"], ["    return torch._C._nn.gelu(x)"], "module layers.3, operator gelu"),
-        (["    x = self.layers[i](x)"], ["    return x @ y"], "module layers.*"),
-        (["    x = self.module(*inputs, **kwargs)"], ["    return x @ y"], None),  # DataParallel
-        (["    x = torch.relu(self.fc(x))"], ["    return x @ y"], "module fc"),
-        (["    y = self(x)"], ["    return x @ y"], None),
-        (["    return a(b(x))"], ["    return torch.cat(torch.split(x, 2))"], None),
-    ],
-)
+@pytest.mark.parametrize(("before", "inside", "expected"), [
+    (["    out = self.head(x)"], ["    return F.linear(x, w)"], "module head, operator linear"),
+    (["    out = self.head(x)", "          ~~~~~~~~~^^^"], ["    raise ValueError('x')"], "module head"),
+    (
+        ["    x = self.act(self.bn(self.conv(x)))"],
+        ["    return F.relu(x)"],
+        "module ?, operator relu",
+    ),  # Python 3.10
+    (
+        ["    x = self.act(self.bn(self.conv(x)))", "                 ^^^^^^^^^^^^^^^^^^^^^^"],
+        ["    return F.batch_norm(x)"],
+        "module bn, operator batch_norm",
+    ),
+    (["    x = self.layers[3](x)"], ["    return torch._C._nn.gelu(x)"], "module layers.3, operator gelu"),
+    (["    x = self.layers[i](x)"], ["    return x @ y"], "module layers.*"),
+    (["    x = self.module(*inputs, **kwargs)"], ["    return x @ y"], None),  # DataParallel
+    (["    x = torch.relu(self.fc(x))"], ["    return x @ y"], "module fc"),
+    (["    y = self(x)"], ["    return x @ y"], None),
+    (["    return a(b(x))"], ["    return torch.cat(torch.split(x, 2))"], None),
+])  # fmt: skip
 def test_what_a_line_calls(before: list[str], inside: list[str], expected: str | None) -> None:
     lines = [
         *CALLED, '  File "net.py", line 4, in forward', *before, *IMPL,
@@ -208,17 +198,14 @@ def test_the_verdict_names_module_and_operator() -> None:
     assert "exit status 1 in module stem, operator embedding, called from " in sentence(verdict)
 
 
-@pytest.mark.parametrize(
-    ("error", "late"),
-    [
-        ("RuntimeError: CUDA error: an illegal memory access was encountered", True),
-        ("torch.AcceleratorError: CUDA error: device-side assert triggered", True),
-        ("RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`", True),
-        ("RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", True),
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", False),
-        ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x16 and 12x3)", False),
-    ],
-)
+@pytest.mark.parametrize(("error", "late"), [
+    ("RuntimeError: CUDA error: an illegal memory access was encountered", True),
+    ("torch.AcceleratorError: CUDA error: device-side assert triggered", True),
+    ("RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`", True),
+    ("RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", True),
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", False),
+    ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x16 and 12x3)", False),
+])  # fmt: skip
 def test_what_a_device_reports_surfaces_somewhere(error: str, late: bool) -> None:
     lines = [*CALLED, '  File "net.py", line 4, in forward', "    x = self.fc(x)", *IMPL]
     lines += ['  File "/v/torch/nn/modules/linear.py", line 9, in forward', "    return F.linear(x, w)", error]

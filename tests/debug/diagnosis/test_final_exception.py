@@ -54,14 +54,11 @@ def test_noise_before_a_good_end_is_no_cause(name: str) -> None:
     assert verdict.missing[0].startswith("no error in this log")
 
 
-@pytest.mark.parametrize(
-    ("before", "cause"),
-    [
-        ("RuntimeError: CUDA error: device-side assert triggered\n", "data.index_range"),
-        ("ERROR: Unexpected bus error encountered in worker. It might be insufficient shared memory", "host"),
-        ("imread_('a.jpg'): can't open/read file: check file path/integrity\n", "io.missing"),
-    ],
-)
+@pytest.mark.parametrize(("before", "cause"), [
+    ("RuntimeError: CUDA error: device-side assert triggered\n", "data.index_range"),
+    ("ERROR: Unexpected bus error encountered in worker. It might be insufficient shared memory", "host"),
+    ("imread_('a.jpg'): can't open/read file: check file path/integrity\n", "io.missing"),
+])  # fmt: skip
 def test_an_error_that_can_cause_the_last_error_stays_first(before: str, cause: str) -> None:
     assert str(first(judge(f"{before}\n{END}"))).startswith(cause)
 
@@ -92,17 +89,14 @@ def test_a_loss_that_became_nan_counts_after_a_good_end() -> None:
     assert first(judge(f"{log}Training finished.\n")) == "num.nonfinite"
 
 
-@pytest.mark.parametrize(
-    "log",
-    [
-        'Traceback (most recent call last):\n  File "a.py", line 2, in f\n    fail("CUDA out of memory, timeout")\n'
-        "    ~~~~^^^^^\nKeyError: 'k'\n",
-        "-----\nKeyError                 Traceback (most recent call last)\nCell In[3], line 2\n"
-        "      1 check('No space left on device')\n----> 2 g('device-side assert triggered')\n\nKeyError: 'k'\n",
-        "_________ test_a _________\n\n    def test_a():\n>       assert f('CUDA out of memory') == 2\n"
-        "E       AssertionError: assert 1 == 2\n\ntest_a.py:3: AssertionError\n",
-    ],
-)
+@pytest.mark.parametrize("log", [
+    'Traceback (most recent call last):\n  File "a.py", line 2, in f\n    fail("CUDA out of memory, timeout")\n'
+    "    ~~~~^^^^^\nKeyError: 'k'\n",
+    "-----\nKeyError                 Traceback (most recent call last)\nCell In[3], line 2\n"
+    "      1 check('No space left on device')\n----> 2 g('device-side assert triggered')\n\nKeyError: 'k'\n",
+    "_________ test_a _________\n\n    def test_a():\n>       assert f('CUDA out of memory') == 2\n"
+    "E       AssertionError: assert 1 == 2\n\ntest_a.py:3: AssertionError\n",
+])  # fmt: skip
 def test_source_that_a_traceback_shows_never_decides(log: str) -> None:
     verdict = judge(log)
     assert verdict.causes == []
@@ -197,24 +191,20 @@ def test_an_image_that_could_not_be_read_is_sure_only_before_an_error_of_having_
     )
 
 
-@pytest.mark.parametrize(
-    "end, cause",
-    [
-        (
-            '  File "/v/site-packages/nbclient/client.py", line 1009, in async_execute_cell\n'
-            '    raise DeadKernelError("Kernel died") from None\n'
-            "nbclient.exceptions.DeadKernelError: Kernel died\n",
-            "notebook.kernel_died",
-        ),
-        (
-            '  File "/v/site-packages/torch/serialization.py", line 808, in __init__\n'
-            "    super().__init__(torch._C.PyTorchFileReader(name_or_buffer))\n"
-            "OSError: [Errno 22] Invalid argument\n",
-            "ckpt.corrupt",
-        ),
-    ],
-    ids=["a messenger that ended the program itself", "frames name the reader, source lines do not count"],
-)
+@pytest.mark.parametrize("end, cause", [
+    (
+        '  File "/v/site-packages/nbclient/client.py", line 1009, in async_execute_cell\n'
+        '    raise DeadKernelError("Kernel died") from None\n'
+        "nbclient.exceptions.DeadKernelError: Kernel died\n",
+        "notebook.kernel_died",
+    ),
+    (
+        '  File "/v/site-packages/torch/serialization.py", line 808, in __init__\n'
+        "    super().__init__(torch._C.PyTorchFileReader(name_or_buffer))\n"
+        "OSError: [Errno 22] Invalid argument\n",
+        "ckpt.corrupt",
+    ),
+], ids=["a messenger that ended the program itself", "frames name the reader, source lines do not count"])  # fmt: skip
 def test_what_ended_a_program_by_itself_is_no_report_of_something_else(end: str, cause: str) -> None:
     log = f'Traceback (most recent call last):\n  File "fit.py", line 3, in run\n    go()\n{end}'
     assert first(judge(log, status="failed", exit_code=1)) == cause

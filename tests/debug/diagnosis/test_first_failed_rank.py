@@ -227,15 +227,12 @@ def test_a_pasted_log_of_torchrun_names_the_rank_that_raised():
     assert sentence(verdict) == f"{expected} (train.log line 4)."
 
 
-@pytest.mark.parametrize(
-    ("codes", "before"),
-    [
-        ((-9, 1), "[rank1]: ValueError: no corner\n"),  # killed by whom, and when?
-        ((1, 1), "[rank0]: ValueError: no corner\n[rank1]: ValueError: no corner\n"),
-        ((1, -15), "ValueError: no corner\n"),  # anybody's
-        ((-6, -6), "[rank0]:[E ProcessGroupNCCL.cpp:630] Watchdog caught collective operation timeout\n"),
-    ],
-)
+@pytest.mark.parametrize(("codes", "before"), [
+    ((-9, 1), "[rank1]: ValueError: no corner\n"),  # killed by whom, and when?
+    ((1, 1), "[rank0]: ValueError: no corner\n[rank1]: ValueError: no corner\n"),
+    ((1, -15), "ValueError: no corner\n"),  # anybody's
+    ((-6, -6), "[rank0]:[E ProcessGroupNCCL.cpp:630] Watchdog caught collective operation timeout\n"),
+])  # fmt: skip
 def test_an_ambiguous_pasted_log_names_no_rank(codes, before):
     incident = pasted(*codes, before=before)
     assert first_failed_rank.find_failed_rank(incident) is None

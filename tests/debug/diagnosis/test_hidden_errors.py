@@ -127,15 +127,12 @@ WENT_ON = """def main():
 """
 
 
-@pytest.mark.parametrize(
-    ("last", "says", "line"),
-    [
-        ("UnboundLocalError", "cannot access local variable 'model' where it is not associated with a value", 9),
-        ("NameError", "name 'model' is not defined", 9),
-        ("ZeroDivisionError", "division by zero", 9),
-        ("FileNotFoundError", "[Errno 2] No such file or directory: 'best.pt'", 10),
-    ],
-)
+@pytest.mark.parametrize(("last", "says", "line"), [
+    ("UnboundLocalError", "cannot access local variable 'model' where it is not associated with a value", 9),
+    ("NameError", "name 'model' is not defined", 9),
+    ("ZeroDivisionError", "division by zero", 9),
+    ("FileNotFoundError", "[Errno 2] No such file or directory: 'best.pt'", 10),
+])  # fmt: skip
 def test_the_swallowed_error_is_the_cause_of_a_missing_value(tmp_path: Path, last: str, says: str, line: int) -> None:
     file = source(tmp_path, WENT_ON)
     end = record("uncaught", link(last, says, (file, line, "main")), at=3.0, hears=True)

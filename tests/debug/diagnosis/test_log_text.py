@@ -68,16 +68,13 @@ def test_an_exception_behind_other_words_is_a_line_of_its_own(lead: str) -> None
     assert clean_lines(f"{lead}pkg.mod.OddError: bad")[-1] == Line(1, "pkg.mod.OddError: bad")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "WARNING - OddError: bad, going on",
-        "skipping page 3: OSError: truncated",
-        "RuntimeError: cannot import x because of: ModuleNotFoundError: No module named 'y'",
-        "    raise OddError: bad",
-        "ocrlab: ValueError: bad",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "WARNING - OddError: bad, going on",
+    "skipping page 3: OSError: truncated",
+    "RuntimeError: cannot import x because of: ModuleNotFoundError: No module named 'y'",
+    "    raise OddError: bad",
+    "ocrlab: ValueError: bad",
+])  # fmt: skip
 def test_but_not_a_handled_exception_or_the_cause_of_another(line: str) -> None:
     assert clean_lines(line) == [Line(1, line)]
 
@@ -137,16 +134,13 @@ def test_a_frame_in_a_box_loses_both_sides() -> None:
     assert log_text.strip_prefixes(boxed) == END.split("\n")
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        [],
-        ["  0%|    | 0/9 [00:00<?]Traceback (most recent call last):", *END.split("\n")[1:]],
-        ["KeyError        Traceback (most recent call last)", "----> 1 run(pages)", "KeyError: 'hmean'"],
-        ['x  File "a.py", line 1, in f', "y"],
-        END.split("\n"),
-    ],
-)
+@pytest.mark.parametrize("lines", [
+    [],
+    ["  0%|    | 0/9 [00:00<?]Traceback (most recent call last):", *END.split("\n")[1:]],
+    ["KeyError        Traceback (most recent call last)", "----> 1 run(pages)", "KeyError: 'hmean'"],
+    ['x  File "a.py", line 1, in f', "y"],
+    END.split("\n"),
+])  # fmt: skip
 def test_nothing_else_is_taken_away(lines: list[str]) -> None:
     assert log_text.strip_prefixes(lines) == lines
 

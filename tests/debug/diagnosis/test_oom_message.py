@@ -88,17 +88,14 @@ def test_a_limit_that_the_program_set_itself_and_the_asynchronous_allocator() ->
     assert "set itself" in first.why
 
 
-@pytest.mark.parametrize(
-    "text, says",
-    [
-        ("GPU: NVIDIA GeForce RTX 3090\ntorch 1.5.0+cu101", "needs CUDA 11.0"),
-        ("NVIDIA GeForce RTX 5090, torch==2.5.1+cu124", "needs CUDA 12.8"),
-        ("RTX 5080 torch 2.4.1", "needs torch 2.7"),
-        ("image nvidia/cuda:8.0-cudnn5-devel on an RTX 2080", "needs CUDA 10.0"),
-        ("Tesla P100, PyTorch 2.9.0+cu130", "dropped"),
-        ("RTX 3080 with tensorflow-gpu==1.15", "needs CUDA 11.0"),
-    ],
-)
+@pytest.mark.parametrize("text, says", [
+    ("GPU: NVIDIA GeForce RTX 3090\ntorch 1.5.0+cu101", "needs CUDA 11.0"),
+    ("NVIDIA GeForce RTX 5090, torch==2.5.1+cu124", "needs CUDA 12.8"),
+    ("RTX 5080 torch 2.4.1", "needs torch 2.7"),
+    ("image nvidia/cuda:8.0-cudnn5-devel on an RTX 2080", "needs CUDA 10.0"),
+    ("Tesla P100, PyTorch 2.9.0+cu130", "dropped"),
+    ("RTX 3080 with tensorflow-gpu==1.15", "needs CUDA 11.0"),
+])  # fmt: skip
 def test_a_card_that_the_wheel_cannot_serve(text: str, says: str) -> None:
     conflict = mismatch(text)
     assert conflict is not None

@@ -38,28 +38,21 @@ def test_an_error_that_something_outside_may_have_caused_is_not_called_the_progr
     assert verdict.missing[0].startswith("what caused its error, `acme.PoolProcessError: a child")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "2026-11-22 20:35:59 ERROR trainer: Training failed: 'polygons'",
-        "ERROR: no pages found in /data/x",
-        "[2026-11-22][trainer][CRITICAL] - giving up",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "2026-11-22 20:35:59 ERROR trainer: Training failed: 'polygons'",
+    "ERROR: no pages found in /data/x",
+    "[2026-11-22][trainer][CRITICAL] - giving up",
+])  # fmt: skip
 def test_last_words_without_a_traceback_are_quoted(line):
     verdict = judge(f"epoch 1 loss 0.5\n{line}\n")
     assert verdict.missing[0].startswith(f"its traceback: the program says only `{line}` (log_tail.txt line 2)")
 
 
-@pytest.mark.parametrize(
-    "output",
-    [
-        "usage: fit.py [-h]\nfit.py: error: argument --lr: invalid float value: '1x'\n",
-        "Usage: fit.py [OPTIONS]\nTry 'fit.py --help' for help.\n\nError: Missing option '--lr'.\n",
-        "ERROR: The function received no value for the required argument: lr\nUsage: fit.py LR\n",
-    ],
-    ids=["argparse", "click", "fire"],
-)
+@pytest.mark.parametrize("output", [
+    "usage: fit.py [-h]\nfit.py: error: argument --lr: invalid float value: '1x'\n",
+    "Usage: fit.py [OPTIONS]\nTry 'fit.py --help' for help.\n\nError: Missing option '--lr'.\n",
+    "ERROR: The function received no value for the required argument: lr\nUsage: fit.py LR\n",
+], ids=["argparse", "click", "fire"])  # fmt: skip
 def test_wrong_words_on_the_command_line_are_the_programs_own_error(output):
     verdict = judge(output, 2)
     (line,) = [line for line in output.splitlines() if "rror: " in line or "ERROR" in line]
@@ -88,14 +81,11 @@ def test_a_file_that_hides_a_module_is_named():
     assert len(judge(f"{TRACED}AttributeError: module 'mine' has no attribute 'nn'\n").missing) == 1
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
-        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code 1",
-        "acme.UnexpectedStatusException: Failed. Reason: AlgorithmError: ExecuteUserScriptError:",
-    ],
-)
+@pytest.mark.parametrize("message", [
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+    "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code 1",
+    "acme.UnexpectedStatusException: Failed. Reason: AlgorithmError: ExecuteUserScriptError:",
+])  # fmt: skip
 def test_a_launchers_error_is_not_the_programs_own(message):
     verdict = judge(f"{TRACED}{message}\n  exitcode  : 1 (pid: 78)\n")
     assert own_error(verdict) == ""

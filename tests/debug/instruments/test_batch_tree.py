@@ -111,33 +111,30 @@ def test_a_batch_next_to_another_is_partial() -> None:
     assert not batch_tree.is_partial((small, [{"boxes": torch.ones(n, 4)} for n in range(4)]), 4)
 
 
-@pytest.mark.parametrize(
-    "batch,expected",
-    [
-        ({"x": torch.ones(2), "image_id": ["a", "b"]}, ["a", "b"]),
-        ({"x": torch.ones(2), "id": torch.tensor([7, 9])}, ["7", "9"]),
-        ((torch.ones(2, 3), torch.tensor([0, 1]), ("a.png", "b.png")), ["a.png", "b.png"]),
-        (Pair(torch.ones(2), ["p1", "p2"]), ["p1", "p2"]),
-        ((torch.ones(2), torch.tensor([0, 1])), []),
-        (torch.ones(2), []),
-        ([torch.ones(2), {"path": Path("x/a.png")}], ["a.png"]),
-        ((tuple(torch.ones(3, 2 + i) for i in range(2)), ({"file": "a.png"}, {"file": "b.png"})), ["a.png", "b.png"]),
-        ([{"file": "a.png", "x": torch.ones(2)}, {"file": "b.png"}], ["a.png", "b.png"]),
-        ([{"file": "a.png"}, {"x": torch.ones(2)}], []),
-        ([{"file": ["a.png", "b.png"]}, {"file": ["c.png", "d.png"]}], ["a.png + c.png", "b.png + d.png"]),
-        (({"id": ["a", "b"]}, {"id": ["a", "b"]}), ["a", "b"]),
-        (((torch.ones(2), ("a", "b")), (torch.ones(2), ("c", "d"))), ["a + c", "b + d"]),
-        ([(torch.ones(2), 1, "a.png"), (torch.ones(2), 0, "b.png")], ["a.png", "b.png"]),
-        (((torch.ones(2), torch.ones(2)), (torch.ones(2), torch.ones(2))), []),
-        ({"x": torch.ones(1), "im_file": ("a.png",)}, ["a.png"]),
-        ({"x": torch.ones(2), "im_file": ("a.png", "b.png")}, ["a.png", "b.png"]),
-        ({"x": torch.ones(2), "utt_ids": ["a", "b"]}, ["a", "b"]),
-        ({"x": torch.ones(2), "utt_ids": ["a", "a"]}, []),
-        ({"x": torch.ones(2), "caption": ["a cat", "a dog"]}, []),
-        ([{"image_id": 3}, {"image_id": 9}], []),
-        (None, []),
-    ],
-)
+@pytest.mark.parametrize("batch,expected", [
+    ({"x": torch.ones(2), "image_id": ["a", "b"]}, ["a", "b"]),
+    ({"x": torch.ones(2), "id": torch.tensor([7, 9])}, ["7", "9"]),
+    ((torch.ones(2, 3), torch.tensor([0, 1]), ("a.png", "b.png")), ["a.png", "b.png"]),
+    (Pair(torch.ones(2), ["p1", "p2"]), ["p1", "p2"]),
+    ((torch.ones(2), torch.tensor([0, 1])), []),
+    (torch.ones(2), []),
+    ([torch.ones(2), {"path": Path("x/a.png")}], ["a.png"]),
+    ((tuple(torch.ones(3, 2 + i) for i in range(2)), ({"file": "a.png"}, {"file": "b.png"})), ["a.png", "b.png"]),
+    ([{"file": "a.png", "x": torch.ones(2)}, {"file": "b.png"}], ["a.png", "b.png"]),
+    ([{"file": "a.png"}, {"x": torch.ones(2)}], []),
+    ([{"file": ["a.png", "b.png"]}, {"file": ["c.png", "d.png"]}], ["a.png + c.png", "b.png + d.png"]),
+    (({"id": ["a", "b"]}, {"id": ["a", "b"]}), ["a", "b"]),
+    (((torch.ones(2), ("a", "b")), (torch.ones(2), ("c", "d"))), ["a + c", "b + d"]),
+    ([(torch.ones(2), 1, "a.png"), (torch.ones(2), 0, "b.png")], ["a.png", "b.png"]),
+    (((torch.ones(2), torch.ones(2)), (torch.ones(2), torch.ones(2))), []),
+    ({"x": torch.ones(1), "im_file": ("a.png",)}, ["a.png"]),
+    ({"x": torch.ones(2), "im_file": ("a.png", "b.png")}, ["a.png", "b.png"]),
+    ({"x": torch.ones(2), "utt_ids": ["a", "b"]}, ["a", "b"]),
+    ({"x": torch.ones(2), "utt_ids": ["a", "a"]}, []),
+    ({"x": torch.ones(2), "caption": ["a cat", "a dog"]}, []),
+    ([{"image_id": 3}, {"image_id": 9}], []),
+    (None, []),
+])  # fmt: skip
 def test_names_in_a_batch(batch, expected):
     assert batch_names(batch) == expected
 

@@ -115,21 +115,17 @@ def test_what_cannot_be_read_says_why(tensor: Tensor, reason: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("make", "mean"),
-    [
-        (lambda: torch.tensor([[0.0, 2.0], [0.0, 4.0]]).to_sparse(), 3.0),
-        (lambda: torch.tensor([[0.0, 2.0], [0.0, 4.0]]).to_sparse_csr(), 3.0),
-        (lambda: torch.tensor([1 + 3j, 1 + 3j]).conj(), -1.0),
-        (lambda: torch.ones(2, 3).to_mkldnn(), 1.0),
-        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), 1.0),
-        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), 1.0),
-        (lambda: torch.nn.Parameter(torch.ones(2)), 1.0),
-        (lambda: torch.ones(4).to(torch.float8_e4m3fn), 1.0),
-        (lambda: torch.quantize_per_tensor(torch.ones(4), 0.5, 0, torch.quint8), 1.0),
-    ],
-    ids=["coo", "csr", "complex", "mkldnn", "jagged", "nested", "parameter", "float8", "quantized"],
-)
+@pytest.mark.parametrize(("make", "mean"), [
+    (lambda: torch.tensor([[0.0, 2.0], [0.0, 4.0]]).to_sparse(), 3.0),
+    (lambda: torch.tensor([[0.0, 2.0], [0.0, 4.0]]).to_sparse_csr(), 3.0),
+    (lambda: torch.tensor([1 + 3j, 1 + 3j]).conj(), -1.0),
+    (lambda: torch.ones(2, 3).to_mkldnn(), 1.0),
+    (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), 1.0),
+    (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), 1.0),
+    (lambda: torch.nn.Parameter(torch.ones(2)), 1.0),
+    (lambda: torch.ones(4).to(torch.float8_e4m3fn), 1.0),
+    (lambda: torch.quantize_per_tensor(torch.ones(4), 0.5, 0, torch.quint8), 1.0),
+], ids=["coo", "csr", "complex", "mkldnn", "jagged", "nested", "parameter", "float8", "quantized"])  # fmt: skip
 def test_unusual_tensors(make: Callable[[], Tensor], mean: float) -> None:
     tensor = make()
     facts = tensor_facts.describe(tensor)

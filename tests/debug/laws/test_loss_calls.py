@@ -47,39 +47,33 @@ def test_a_column_minus_a_row_in_a_loss_of_ones_own() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
-@pytest.mark.parametrize(
-    ("last", "width", "loss", "targets", "rule", "text"),
-    [
-        (nn.Softmax(1), 3, functional.cross_entropy, CLASSES, "loss.twice", "softmax"),
-        (nn.Sigmoid(), 1, functional.binary_cross_entropy_with_logits, MASKS, "loss.twice", "sigmoid"),
-        (nn.Softmax(1), 3, functional.nll_loss, CLASSES, "loss.logarithm", "softmax"),
-        (nn.Identity(), 1, functional.mse_loss, MASKS[:, 0], "loss.broadcast", "(16, 16)"),
-        (nn.Sigmoid(), 1, functional.mse_loss, MASKS * 255, "targets.reach", "0 to 255"),
-        (nn.ReLU(), 1, functional.l1_loss, MASKS - 2, "targets.reach", "-2 to -1"),
-        (nn.Identity(), 3, lambda a, b: -functional.cross_entropy(a, b), CLASSES, "loss.sign", "minus sign"),
-    ],
-)
+@pytest.mark.parametrize(("last", "width", "loss", "targets", "rule", "text"), [
+    (nn.Softmax(1), 3, functional.cross_entropy, CLASSES, "loss.twice", "softmax"),
+    (nn.Sigmoid(), 1, functional.binary_cross_entropy_with_logits, MASKS, "loss.twice", "sigmoid"),
+    (nn.Softmax(1), 3, functional.nll_loss, CLASSES, "loss.logarithm", "softmax"),
+    (nn.Identity(), 1, functional.mse_loss, MASKS[:, 0], "loss.broadcast", "(16, 16)"),
+    (nn.Sigmoid(), 1, functional.mse_loss, MASKS * 255, "targets.reach", "0 to 255"),
+    (nn.ReLU(), 1, functional.l1_loss, MASKS - 2, "targets.reach", "-2 to -1"),
+    (nn.Identity(), 3, lambda a, b: -functional.cross_entropy(a, b), CLASSES, "loss.sign", "minus sign"),
+])  # fmt: skip
 def test_what_trains_something_else_is_named(last, width, loss, targets, rule, text):
     findings = findings_by_rule(last, width, loss, targets)
     assert text in findings[rule].got
     assert findings[rule].do
 
 
-@pytest.mark.parametrize(
-    ("last", "width", "loss", "targets"),
-    [
-        (nn.Identity(), 3, functional.cross_entropy, CLASSES),
-        (nn.LogSoftmax(1), 3, functional.cross_entropy, CLASSES),  # it changes nothing the second time
-        (nn.LogSoftmax(1), 3, functional.nll_loss, CLASSES),
-        (nn.Identity(), 3, functional.cross_entropy, 0.9 * HOT + 0.1 / 3),
-        (nn.Identity(), 3, functional.cross_entropy, HOT * MASKS),  # a row of zeros does not count
-        (nn.Sigmoid(), 1, functional.binary_cross_entropy, MASKS),
-        (nn.Sigmoid(), 1, functional.mse_loss, MASKS),
-        (nn.Identity(), 1, functional.mse_loss, MASKS * 255),
-        (nn.ReLU(), 1, functional.mse_loss, MASKS * 255),
-        (nn.Identity(), 3, functional.cross_entropy, torch.tensor([1] * 4)),  # four may be equal by chance
-    ],
-)
+@pytest.mark.parametrize(("last", "width", "loss", "targets"), [
+    (nn.Identity(), 3, functional.cross_entropy, CLASSES),
+    (nn.LogSoftmax(1), 3, functional.cross_entropy, CLASSES),  # it changes nothing the second time
+    (nn.LogSoftmax(1), 3, functional.nll_loss, CLASSES),
+    (nn.Identity(), 3, functional.cross_entropy, 0.9 * HOT + 0.1 / 3),
+    (nn.Identity(), 3, functional.cross_entropy, HOT * MASKS),  # a row of zeros does not count
+    (nn.Sigmoid(), 1, functional.binary_cross_entropy, MASKS),
+    (nn.Sigmoid(), 1, functional.mse_loss, MASKS),
+    (nn.Identity(), 1, functional.mse_loss, MASKS * 255),
+    (nn.ReLU(), 1, functional.mse_loss, MASKS * 255),
+    (nn.Identity(), 3, functional.cross_entropy, torch.tensor([1] * 4)),  # four may be equal by chance
+])  # fmt: skip
 def test_what_is_right_is_not_named(last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor) -> None:
     rules = findings_by_rule(last, width, lambda a, b: loss(a[: len(b)], b), targets)
     assert not {rule for rule in rules if rule.startswith(("loss.", "targets."))}
@@ -135,14 +129,11 @@ def test_logits_or_probabilities_where_logarithms_are_needed() -> None:
         assert ("loss.logarithm" in finding) == named, (last, log)
 
 
-@pytest.mark.parametrize(
-    ("last", "width", "loss", "targets", "name"),
-    [
-        (nn.ReLU(), 3, functional.cross_entropy, CLASSES, "ReLU"),
-        (nn.ReLU(), 1, functional.binary_cross_entropy_with_logits, MASKS, "ReLU"),
-        (nn.Tanh(), 3, functional.cross_entropy, CLASSES, "tanh"),
-    ],
-)
+@pytest.mark.parametrize(("last", "width", "loss", "targets", "name"), [
+    (nn.ReLU(), 3, functional.cross_entropy, CLASSES, "ReLU"),
+    (nn.ReLU(), 1, functional.binary_cross_entropy_with_logits, MASKS, "ReLU"),
+    (nn.Tanh(), 3, functional.cross_entropy, CLASSES, "tanh"),
+])  # fmt: skip
 def test_logits_that_are_cut_off(last, width, loss, targets, name):
     finding = findings_by_rule(last, width, loss, targets)["loss.logits"]
     assert name in finding.got and name in finding.do and finding.judgement == "warn"

@@ -73,17 +73,13 @@ class Item:
     target: Tensor
 
 
-@pytest.mark.parametrize(
-    "batch_value",
-    [
-        (torch.rand(4, 5), torch.rand(4, 1)),
-        [torch.rand(4, 5), torch.rand(4, 1)],
-        Item(torch.rand(4, 5), torch.rand(4, 1)),
-        SimpleNamespace(x=torch.rand(4, 5), y=torch.rand(4, 1)),
-        {"x": torch.rand(4, 5), "deep": {"y": [torch.rand(4, 1)]}, "names": list("abcd")},
-    ],
-    ids=["tuple", "list", "dataclass", "object", "nested"],
-)
+@pytest.mark.parametrize("batch_value", [
+    (torch.rand(4, 5), torch.rand(4, 1)),
+    [torch.rand(4, 5), torch.rand(4, 1)],
+    Item(torch.rand(4, 5), torch.rand(4, 1)),
+    SimpleNamespace(x=torch.rand(4, 5), y=torch.rand(4, 1)),
+    {"x": torch.rand(4, 5), "deep": {"y": [torch.rand(4, 1)]}, "names": list("abcd")},
+], ids=["tuple", "list", "dataclass", "object", "nested"])  # fmt: skip
 @pytest.mark.parametrize("back", ["tensor", "dict", "object", "tuple"])
 def test_batches_and_losses_of_any_kind(batch_value: Any, back: str) -> None:
     x, y = (tensor for _, tensor in dotted_tensors(batch_value))
@@ -195,16 +191,13 @@ def test_what_is_raised_is_a_finding_with_its_line() -> None:
     assert "loss(model, batch)" in finding_of(ours, "step.raised").do
 
 
-@pytest.mark.parametrize(
-    ("back", "rule"),
-    [
-        (lambda m, b: loss(m, b).item(), "loss.type"),
-        (lambda m, b: loss(m, b).detach(), "loss.gradient"),
-        (lambda m, b: functional.cross_entropy(m(b["images"]), b["labels"], reduction="none"), "loss.scalar"),
-        (lambda m, b: loss(m, b) * float("nan"), "loss.finite"),
-        (lambda m, b: None, "loss.type"),
-    ],
-)
+@pytest.mark.parametrize(("back", "rule"), [
+    (lambda m, b: loss(m, b).item(), "loss.type"),
+    (lambda m, b: loss(m, b).detach(), "loss.gradient"),
+    (lambda m, b: functional.cross_entropy(m(b["images"]), b["labels"], reduction="none"), "loss.scalar"),
+    (lambda m, b: loss(m, b) * float("nan"), "loss.finite"),
+    (lambda m, b: None, "loss.type"),
+])  # fmt: skip
 def test_losses_that_cannot_be_trained_on(back: Any, rule: str) -> None:
     assert rule in rules(check(Net(), batch(), back))
 

@@ -123,16 +123,13 @@ def test_a_heap_that_grows_in_a_longer_training_makes_the_batch_smaller(tmp_path
     assert len(played.tries) <= 8
 
 
-@pytest.mark.parametrize(
-    ("batch", "wanted", "accumulate", "words"),
-    [
-        (6, 16, 1, ["batch_size=4", "trainer.accumulate_grad_batches=4"]),
-        (16, 16, 1, ["batch_size=16", "trainer.accumulate_grad_batches=1"]),
-        (99, 4, 3, ["batch_size=99", "trainer.accumulate_grad_batches=1"]),
-        (1, 7, 1, ["batch_size=1", "trainer.accumulate_grad_batches=7"]),
-        (0, 4, 1, []),
-    ],
-)
+@pytest.mark.parametrize(("batch", "wanted", "accumulate", "words"), [
+    (6, 16, 1, ["batch_size=4", "trainer.accumulate_grad_batches=4"]),
+    (16, 16, 1, ["batch_size=16", "trainer.accumulate_grad_batches=1"]),
+    (99, 4, 3, ["batch_size=99", "trainer.accumulate_grad_batches=1"]),
+    (1, 7, 1, ["batch_size=1", "trainer.accumulate_grad_batches=7"]),
+    (0, 4, 1, []),
+])  # fmt: skip
 def test_the_effective_batch_stays(batch: int, wanted: int, accumulate: int, words: list[str]) -> None:
     config = Config(batch_size=wanted, trainer={"accumulate_grad_batches": accumulate})
     assert largest_batch.as_settings(config, batch) == words
@@ -170,16 +167,13 @@ class Changed(Played):
             self.of = whole
 
 
-@pytest.mark.parametrize(
-    ("saved", "fewest"),
-    [
-        ({"runtime.cache": 600, "crop": 600, "width": 10}, {"runtime.cache", "crop"}),
-        ({"runtime.cache": 10, "crop": 600, "width": 600}, {"crop", "width"}),
-        ({"runtime.cache": 400, "crop": 400, "width": 400}, {"runtime.cache", "crop", "width"}),
-        ({"runtime.cache": 600, "crop": 600, "width": 600}, {"runtime.cache", "crop"}),  # the width costs more accuracy
-        ({"runtime.cache": 1200, "crop": 600, "width": 600}, {"runtime.cache"}),
-    ],
-)
+@pytest.mark.parametrize(("saved", "fewest"), [
+    ({"runtime.cache": 600, "crop": 600, "width": 10}, {"runtime.cache", "crop"}),
+    ({"runtime.cache": 10, "crop": 600, "width": 600}, {"crop", "width"}),
+    ({"runtime.cache": 400, "crop": 400, "width": 400}, {"runtime.cache", "crop", "width"}),
+    ({"runtime.cache": 600, "crop": 600, "width": 600}, {"runtime.cache", "crop"}),  # the width costs more accuracy
+    ({"runtime.cache": 1200, "crop": 600, "width": 600}, {"runtime.cache"}),
+])  # fmt: skip
 def test_the_fewest_remedies_that_are_enough_come_first(tmp_path, saved, fewest):
     limit = Limit(1000 * MIB, "resident", "test")
     played = Changed(Config(), tmp_path, limit, 0.05, time.monotonic() + 60, lambda _: None)

@@ -43,16 +43,13 @@ def test_the_kernel_tells_the_limit_of_a_group_whose_program_lived_too_short_to_
     assert oom_inputs.collect(Incident("killed", texts={"kernel_log.txt": "[9.1] kmem: usage 3kB"})).group_limit is None
 
 
-@pytest.mark.parametrize(
-    ("batch", "steps", "share", "line"),
-    [
-        (8, 1, 0.5, ("batch_size=4", "trainer.accumulate_grad_batches=2")),
-        (8, 1, 0.9, ("batch_size=4", "trainer.accumulate_grad_batches=2")),
-        (6, 2, 0.7, ("batch_size=4", "trainer.accumulate_grad_batches=3")),
-        (7, 1, 0.5, ("batch_size=1", "trainer.accumulate_grad_batches=7")),
-        (1, 4, 0.5, ("crop=352",)),
-    ],
-)
+@pytest.mark.parametrize(("batch", "steps", "share", "line"), [
+    (8, 1, 0.5, ("batch_size=4", "trainer.accumulate_grad_batches=2")),
+    (8, 1, 0.9, ("batch_size=4", "trainer.accumulate_grad_batches=2")),
+    (6, 2, 0.7, ("batch_size=4", "trainer.accumulate_grad_batches=3")),
+    (7, 1, 0.5, ("batch_size=1", "trainer.accumulate_grad_batches=7")),
+    (1, 4, 0.5, ("crop=352",)),
+])  # fmt: skip
 def test_a_smaller_batch_of_the_same_effective_size(batch, steps, share, line):
     config = {"batch_size": batch, "trainer.accumulate_grad_batches": steps, "crop": 512}
     assert explain_oom.smaller_batch(config, share) == line

@@ -96,15 +96,12 @@ def test_a_program_that_waits_though_its_replayed_process_has_ended_is_ended(tmp
         child.wait()
 
 
-@pytest.mark.parametrize(
-    ("inner", "wanted"),
-    [
-        (["/lib/python3.11/multiprocessing/queues.py"], True),
-        (["/lib/python3.11/multiprocessing/queues.py", "/x/site-packages/torch/utils/data/dataloader.py"], False),
-        (["/lib/python3.11/time.py"], False),
-        ([], False),
-    ],
-)
+@pytest.mark.parametrize(("inner", "wanted"), [
+    (["/lib/python3.11/multiprocessing/queues.py"], True),
+    (["/lib/python3.11/multiprocessing/queues.py", "/x/site-packages/torch/utils/data/dataloader.py"], False),
+    (["/lib/python3.11/time.py"], False),
+    ([], False),
+])  # fmt: skip
 def test_who_waits_for_another_process_is_identified_by_the_stack(inner: list[str], wanted: bool) -> None:
     outer = ["train.py", "/lib/python3.11/multiprocessing/process.py"]  # who has started this one
     frames = [stack_dumps.Frame("f", file, 3) for file in [*inner, *outer]]

@@ -245,15 +245,12 @@ def test_the_first_loss_that_is_not_finite_wins(tmp_path: Path) -> None:
     assert recorded_step.find(tmp_path / "run").number == 1
 
 
-@pytest.mark.parametrize(
-    ("what", "number", "error", "words"),
-    [
-        ("nowhere", None, RunError, "There is no folder .*nowhere"),
-        ("empty", None, RunError, "has no flight record"),
-        ("run", 9, ConfigError, "Step 9 is not in the record"),
-        ("unbegun", None, RunError, "was ended before its first step"),
-    ],
-)
+@pytest.mark.parametrize(("what", "number", "error", "words"), [
+    ("nowhere", None, RunError, "There is no folder .*nowhere"),
+    ("empty", None, RunError, "has no flight record"),
+    ("run", 9, ConfigError, "Step 9 is not in the record"),
+    ("unbegun", None, RunError, "was ended before its first step"),
+])  # fmt: skip
 def test_what_cannot_be_replayed_is_explained_in_a_sentence(tmp_path, what, number, error, words):
     make_run(tmp_path / "run")
     make_run(tmp_path / "unbegun", steps=0)
@@ -262,14 +259,11 @@ def test_what_cannot_be_replayed_is_explained_in_a_sentence(tmp_path, what, numb
         replay(tmp_path / what, number)
 
 
-@pytest.mark.parametrize(
-    ("program", "words"),
-    [
-        ({"interactive": True}, "a notebook"),
-        ({"argv": ["python"]}, "the command"),
-        ({"executable": "/no/python"}, "gone"),
-    ],
-)
+@pytest.mark.parametrize(("program", "words"), [
+    ({"interactive": True}, "a notebook"),
+    ({"argv": ["python"]}, "the command"),
+    ({"executable": "/no/python"}, "gone"),
+])  # fmt: skip
 def test_a_program_that_cannot_be_started_again_says_why(tmp_path: Path, program: Any, words: str) -> None:
     answer = recorded_step.find(make_run(tmp_path / "run", **program))
     with pytest.raises(RunError, match=words):

@@ -52,18 +52,15 @@ NO_BATCH = {"kind": "data", "step": 3, "phase": "data", "exception": "ValueError
 CHANGED = {"kind": "exception", "phase": "backward", "changed": f"`add_` at {Path.cwd()}/gate.py:10 forward"}
 
 
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        (TARGET, "loss, `train.py:9 loss`, op `aten::nll_loss2d_forward`"),
-        (TARGET, "target batch[1] is 9 at pixel (3, 7), allowed 0 to 4; sample `b.png`."),
-        ({**CONV, "kind": "hang", "surfaced": "train.py:7 wait"}, "it never returned, in `train.py:7 wait`"),
-        ({**CONV, **SHAPE}, "RuntimeError: shape mismatch; got (2, 3) fp32 from stem"),
-        (COMPILED, "forward, `front` (LogMel); NaN in output"),
-        (NO_BATCH, "first fault at step 3, data; ValueError: empty; batch of 4, 9."),
-        (CHANGED, "; changed in place by `add_` at gate.py:10 forward"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "words"), [
+    (TARGET, "loss, `train.py:9 loss`, op `aten::nll_loss2d_forward`"),
+    (TARGET, "target batch[1] is 9 at pixel (3, 7), allowed 0 to 4; sample `b.png`."),
+    ({**CONV, "kind": "hang", "surfaced": "train.py:7 wait"}, "it never returned, in `train.py:7 wait`"),
+    ({**CONV, **SHAPE}, "RuntimeError: shape mismatch; got (2, 3) fp32 from stem"),
+    (COMPILED, "forward, `front` (LogMel); NaN in output"),
+    (NO_BATCH, "first fault at step 3, data; ValueError: empty; batch of 4, 9."),
+    (CHANGED, "; changed in place by `add_` at gate.py:10 forward"),
+])  # fmt: skip
 def test_a_fault_is_reported_with_its_place_and_values(fault: dict[str, Any], words: str) -> None:
     assert words in replay_summary.sentence(subject(), [outcome(fault)])
 
@@ -121,23 +118,20 @@ def test_a_fault_of_an_earlier_step_comes_first() -> None:
     assert sentence.startswith("first fault at step 211, backward") and sentence.endswith("; does not happen in fp32.")
 
 
-@pytest.mark.parametrize(
-    ("ended", "steps", "wanted"),
-    [
-        (
-            "failure",
-            [step(211, 1.0), step(212, 2.0)],
-            "could not be reproduced: step 212 ran 1 time, no fault, loss equal",
-        ),
-        (
-            "success",
-            [step(212, 2.0)],
-            "step 212 was run again 1 time: no fault, loss equal bit for bit (2.0 at step 212).",
-        ),
-        ("success", [step(211, 1.0, False)], "the loss differs from the record at step 211: 1.0, recorded 2.0"),
-        ("failure", [step(212, 1.0, None)], "the record holds no loss to compare with"),
-    ],
-)
+@pytest.mark.parametrize(("ended", "steps", "wanted"), [
+    (
+        "failure",
+        [step(211, 1.0), step(212, 2.0)],
+        "could not be reproduced: step 212 ran 1 time, no fault, loss equal",
+    ),
+    (
+        "success",
+        [step(212, 2.0)],
+        "step 212 was run again 1 time: no fault, loss equal bit for bit (2.0 at step 212).",
+    ),
+    ("success", [step(211, 1.0, False)], "the loss differs from the record at step 211: 1.0, recorded 2.0"),
+    ("failure", [step(212, 1.0, None)], "the record holds no loss to compare with"),
+])  # fmt: skip
 def test_a_step_that_goes_well_is_compared_with_the_record(ended: str, steps: Any, wanted: str) -> None:
     assert wanted in replay_summary.sentence(subject(ended), [outcome(None, steps=steps)])
 

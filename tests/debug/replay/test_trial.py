@@ -76,18 +76,15 @@ def test_a_step_is_called_hung_only_if_it_lasts_longer_than_a_step_may(tmp_path:
     writer.close()
 
 
-@pytest.mark.parametrize(
-    ("output", "wanted", "words"),
-    [
-        (
-            "ProcessExitedException: process 1 terminated with signal SIGSEGV\n",
-            {"signal": "SIGSEGV"},
-            "killed by SIGSEGV",
-        ),
-        ("process 1 terminated with exit code 7\n", {"status": 7}, "the process ended itself there, with status 7"),
-        ("", {"status": None}, "the process ended there"),
-    ],
-)
+@pytest.mark.parametrize(("output", "wanted", "words"), [
+    (
+        "ProcessExitedException: process 1 terminated with signal SIGSEGV\n",
+        {"signal": "SIGSEGV"},
+        "killed by SIGSEGV",
+    ),
+    ("process 1 terminated with exit code 7\n", {"status": 7}, "the process ended itself there, with status 7"),
+    ("", {"status": None}, "the process ended there"),
+])  # fmt: skip
 def test_how_a_started_process_ended_is_not_how_its_program_did(tmp_path, output, wanted, words):
     (tmp_path / "output.txt").write_text(output)
     ended = Ended("killed", None, "SIGKILL", None, None, 137)
@@ -97,17 +94,14 @@ def test_how_a_started_process_ended_is_not_how_its_program_did(tmp_path, output
     assert replay_summary._what({"kind": "crash", **wanted}) == [words]
 
 
-@pytest.mark.parametrize(
-    ("raised", "recorded", "world", "wanted"),
-    [
-        ("ValueError: not enough values", "IndexError: Target 3 is out of bounds.", 2, True),
-        ("IndexError: Target 3 is out of bounds.", "IndexError: Target 3 is out of bounds.", 2, False),
-        ("ValueError: not enough values", "RuntimeError: Connection closed by peer", 2, False),
-        ("ValueError: not enough values", "", 2, False),
-        ("ValueError: not enough values", "IndexError: Target 3 is out of bounds.", 1, False),
-        ("RunError: Rank 1 of 2 waits for a tensor, and a replay holds one rank only", "", 2, True),
-    ],
-)
+@pytest.mark.parametrize(("raised", "recorded", "world", "wanted"), [
+    ("ValueError: not enough values", "IndexError: Target 3 is out of bounds.", 2, True),
+    ("IndexError: Target 3 is out of bounds.", "IndexError: Target 3 is out of bounds.", 2, False),
+    ("ValueError: not enough values", "RuntimeError: Connection closed by peer", 2, False),
+    ("ValueError: not enough values", "", 2, False),
+    ("ValueError: not enough values", "IndexError: Target 3 is out of bounds.", 1, False),
+    ("RunError: Rank 1 of 2 waits for a tensor, and a replay holds one rank only", "", 2, True),
+])  # fmt: skip
 def test_an_error_that_depends_on_other_ranks_is_not_named_as_the_fault(tmp_path, raised, recorded, world, wanted):
     fault = {"kind": "exception", "exception": raised}
     atomic_files.write_json(tmp_path / "trace.json", {"schema": 1, "fault": fault})
@@ -119,17 +113,14 @@ def test_an_error_that_depends_on_other_ranks_is_not_named_as_the_fault(tmp_path
     assert not wanted or launcher.HOLDS in outcome.error_text
 
 
-@pytest.mark.parametrize(
-    ("world", "awaits", "error", "last", "wanted"),
-    [
-        (2, "train.py:3 f", "", 4, "rank 1 waits at step 4 in `train.py:3 f`, for another process, and a replay holds"),
-        (2, "", "ValueError: a torn page", 4, "rank 1 waits at step 4, where it went on in the run, maybe for another"),
-        (2, "", "", 5, "rank 1 waits at step 4, where it went on in the run"),
-        (2, "", "", 4, ""),
-        (2, "", "KeyboardInterrupt: ", 4, ""),
-        (1, "train.py:3 f", "ValueError: a torn page", 5, ""),
-    ],
-)
+@pytest.mark.parametrize(("world", "awaits", "error", "last", "wanted"), [
+    (2, "train.py:3 f", "", 4, "rank 1 waits at step 4 in `train.py:3 f`, for another process, and a replay holds"),
+    (2, "", "ValueError: a torn page", 4, "rank 1 waits at step 4, where it went on in the run, maybe for another"),
+    (2, "", "", 5, "rank 1 waits at step 4, where it went on in the run"),
+    (2, "", "", 4, ""),
+    (2, "", "KeyboardInterrupt: ", 4, ""),
+    (1, "train.py:3 f", "ValueError: a torn page", 5, ""),
+])  # fmt: skip
 def test_a_rank_that_may_wait_for_another_rank_is_not_blamed_for_it(world, awaits, error, last, wanted):
     record = SimpleNamespace(rank=1, steps=[SimpleNamespace(number=last)])
     subject: Any = SimpleNamespace(world=world, error=(error, ""), flight=record)

@@ -116,27 +116,24 @@ def test_weights_that_were_bad_before_ask_for_the_steps_before() -> None:
     assert not variants.earlier(3, 1.0).environment and variants.earlier(3, 1.0, on_gpu=True).environment
 
 
-@pytest.mark.parametrize(
-    ("fault", "count", "wanted"),
-    [
-        ({"kind": "crash", "samples": None}, 4, True),
-        ({"kind": "crash", "samples": None}, 1, False),
-        ({"kind": "exception", "samples": [2]}, 4, False),
-        ({"kind": "nonfinite", "samples": [0, 1, 2, 3], "tensor": "output aten::log"}, 4, True),
-        ({"kind": "nonfinite", "samples": None, "tensor": "weight head.weight"}, 4, False),
-        ({"kind": "target", "samples": None}, 4, False),
-        ({"kind": "data", "samples": None}, 4, False),
-        ({"kind": "exception", "phase": "validation", "samples": None}, 4, False),
-        ({"kind": "exception", "phase": "validation", "micro": 5, "samples": None}, 4, True),
-        ({"kind": "exception", "phase": variants.AFTER_LOOP}, 8, False),
-        ({"kind": "hang", "phase": "data"}, 8, False),
-        ({"kind": "target", "samples": [1], "phase": "loss"}, 8, False),
-        ({"kind": "target", "samples": [1], "phase": "loss", "guessed": True}, 8, True),
-        ({"kind": "nonfinite", "samples": None, "everyone": 1e17}, 8, False),
-        (STORED, 8, False),
-        ({**STORED, "tensor": "output aten::div"}, 8, True),
-    ],
-)
+@pytest.mark.parametrize(("fault", "count", "wanted"), [
+    ({"kind": "crash", "samples": None}, 4, True),
+    ({"kind": "crash", "samples": None}, 1, False),
+    ({"kind": "exception", "samples": [2]}, 4, False),
+    ({"kind": "nonfinite", "samples": [0, 1, 2, 3], "tensor": "output aten::log"}, 4, True),
+    ({"kind": "nonfinite", "samples": None, "tensor": "weight head.weight"}, 4, False),
+    ({"kind": "target", "samples": None}, 4, False),
+    ({"kind": "data", "samples": None}, 4, False),
+    ({"kind": "exception", "phase": "validation", "samples": None}, 4, False),
+    ({"kind": "exception", "phase": "validation", "micro": 5, "samples": None}, 4, True),
+    ({"kind": "exception", "phase": variants.AFTER_LOOP}, 8, False),
+    ({"kind": "hang", "phase": "data"}, 8, False),
+    ({"kind": "target", "samples": [1], "phase": "loss"}, 8, False),
+    ({"kind": "target", "samples": [1], "phase": "loss", "guessed": True}, 8, True),
+    ({"kind": "nonfinite", "samples": None, "everyone": 1e17}, 8, False),
+    (STORED, 8, False),
+    ({**STORED, "tensor": "output aten::div"}, 8, True),
+])  # fmt: skip
 def test_samples_are_tried_alone_where_the_fault_does_not_show_whose_it_is(fault, count, wanted):
     assert variants.wants_alone(fault, count, on_gpu=False) is wanted
     assert not variants.wants_alone(fault, count, on_gpu=True)
@@ -211,20 +208,17 @@ def raised(text: str, **more: Any) -> dict[str, Any]:
     return {"kind": "exception", "exception": text, "path": "body.0", **more}
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        (MESSAGE, "illegal address"),
-        ("RuntimeError: CUDA error: misaligned address", "misaligned address"),
-        ("RuntimeError: CUDA error: an illegal instruction was encountered", "illegal instruction"),
-        ("RuntimeError: CUDA error: device-side assert triggered", "device-side assert"),
-        ("RuntimeError: CUDA error: unspecified launch failure", "launch failure"),
-        ("RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", "cuDNN status"),
-        ("RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`", "cuBLAS status"),
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", ""),
-        ("ValueError: Expected input batch_size (4) to match target batch_size (3).", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "kind"), [
+    (MESSAGE, "illegal address"),
+    ("RuntimeError: CUDA error: misaligned address", "misaligned address"),
+    ("RuntimeError: CUDA error: an illegal instruction was encountered", "illegal instruction"),
+    ("RuntimeError: CUDA error: device-side assert triggered", "device-side assert"),
+    ("RuntimeError: CUDA error: unspecified launch failure", "launch failure"),
+    ("RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", "cuDNN status"),
+    ("RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`", "cuBLAS status"),
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", ""),
+    ("ValueError: Expected input batch_size (4) to match target batch_size (3).", ""),
+])  # fmt: skip
 def test_how_a_kernel_ended_is_read_off_the_message(text: str, kind: str) -> None:
     assert fault_match.of_cuda(raised(text)) == kind
 
@@ -252,16 +246,13 @@ def test_a_crash_of_another_signal_is_another_crash() -> None:
     assert not fault_match.same({"kind": "crash", "signal": "SIGSEGV"}, {"kind": "crash", "signal": "SIGKILL"})
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "RuntimeError: No CUDA GPUs are available",
-        "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
-        "AssertionError: Torch not compiled with CUDA enabled",
-        "NotImplementedError: Could not run 'mine::scan' with arguments from the 'CPU' backend.",
-        "RuntimeError: x must be a CUDA tensor",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "RuntimeError: No CUDA GPUs are available",
+    "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+    "AssertionError: Torch not compiled with CUDA enabled",
+    "NotImplementedError: Could not run 'mine::scan' with arguments from the 'CPU' backend.",
+    "RuntimeError: x must be a CUDA tensor",
+])  # fmt: skip
 def test_a_program_that_asks_for_a_gpu_says_nothing_on_the_cpu(text: str) -> None:
     assert fault_match.wants_gpu(raised(text))
     assert not fault_match.wants_gpu(raised(MESSAGE)) and not fault_match.wants_gpu(raised("IndexError: Target 9"))

@@ -45,16 +45,13 @@ def test_a_program_that_ends_itself_is_reported_with_its_last_words() -> None:
 REPLAY = Evidence("replay.json", None, f"first fault at step 1, forward, {'input (2, 64), ' * 8}; goes away with less.")
 
 
-@pytest.mark.parametrize(
-    "lines, line",
-    [
-        ([REPLAY, Evidence("log_tail.txt", 9, "FloatingPointError:  loss is nan")], "FloatingPointError: loss is nan"),
-        ([REPLAY, Evidence("log_tail.txt", 9, "loss nan")], "loss nan"),
-        ([Evidence("facts", None, "x"), Evidence("traceback.txt", 1, "ValueError: y")], "ValueError: y"),
-        ([Evidence("log_tail.txt", 1, "e" * 200)], "e" * 119 + "…"),
-        ([], ""),
-    ],
-)
+@pytest.mark.parametrize("lines, line", [
+    ([REPLAY, Evidence("log_tail.txt", 9, "FloatingPointError:  loss is nan")], "FloatingPointError: loss is nan"),
+    ([REPLAY, Evidence("log_tail.txt", 9, "loss nan")], "loss nan"),
+    ([Evidence("facts", None, "x"), Evidence("traceback.txt", 1, "ValueError: y")], "ValueError: y"),
+    ([Evidence("log_tail.txt", 1, "e" * 200)], "e" * 119 + "…"),
+    ([], ""),
+])  # fmt: skip
 def test_a_failure_is_described_by_the_line_of_its_exception(lines: list[Evidence], line: str) -> None:
     assert trial.evidence_line(Cause("num.nonfinite", 0.9, lines)) == line
 

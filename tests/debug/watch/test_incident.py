@@ -115,19 +115,16 @@ def test_stacks_are_taken_after_the_look_that_goes_on(tmp_path):
     assert ended and "stacks.txt" in case.texts
 
 
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        (["python", "-u", "src/train.py", "--lr", "1"], "train"),
-        (["python3.11", "-m", "pkg.train"], "train"),
-        (["python", "-c", "import x"], "python"),
-        (["torchrun", "--nproc-per-node=2", "fine tune.py"], "fine tune"),
-        (["torchrun", "--nproc-per-node", "2", "my/train.py", "--lr", "1"], "train"),
-        (["torchrun", "--nproc-per-node", "2", "-m", "pkg.train"], "train"),
-        (["/usr/bin/sleep", "5"], "sleep"),
-        (["bash", "run.sh"], "sh"),
-    ],
-)
+@pytest.mark.parametrize(("command", "name"), [
+    (["python", "-u", "src/train.py", "--lr", "1"], "train"),
+    (["python3.11", "-m", "pkg.train"], "train"),
+    (["python", "-c", "import x"], "python"),
+    (["torchrun", "--nproc-per-node=2", "fine tune.py"], "fine tune"),
+    (["torchrun", "--nproc-per-node", "2", "my/train.py", "--lr", "1"], "train"),
+    (["torchrun", "--nproc-per-node", "2", "-m", "pkg.train"], "train"),
+    (["/usr/bin/sleep", "5"], "sleep"),
+    (["bash", "run.sh"], "sh"),
+])  # fmt: skip
 def test_the_name_of_a_command(command, name):
     assert incident_folder.slug(command) == name
 

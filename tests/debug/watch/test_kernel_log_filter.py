@@ -53,17 +53,14 @@ def test_a_kill_in_a_group_of_the_programs_own_is_ours(monkeypatch):
     )
 
 
-@pytest.mark.parametrize(
-    ("pid", "ended", "text", "ours"),
-    [
-        (50, 100.5, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 5),
-        (50, 100.5, "worker -9", 5),
-        (50, 100.5, "CalledProcessError: Command returned non-zero exit status 1.", 1),
-        (50, 100.5, "lr 1e-9, step 137, x=2-9", 1),
-        (50, 109.0, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 1),
-        (80, 100.5, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 1),
-    ],
-)
+@pytest.mark.parametrize(("pid", "ended", "text", "ours"), [
+    (50, 100.5, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 5),
+    (50, 100.5, "worker -9", 5),
+    (50, 100.5, "CalledProcessError: Command returned non-zero exit status 1.", 1),
+    (50, 100.5, "lr 1e-9, step 137, x=2-9", 1),
+    (50, 109.0, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 1),
+    (80, 100.5, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 1),
+])  # fmt: skip
 def test_what_the_program_started_and_saw_killed(pid, ended, text, ours, monkeypatch):
     monkeypatch.setattr(kernel_log_filter, "_number_is_real", lambda: True)
     assert len(kernel_log_filter.lines(0, ended, {pid}, {"python"}, text).splitlines()) == ours

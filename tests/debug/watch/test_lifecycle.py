@@ -102,16 +102,12 @@ def test_a_slow_epoch_in_python_is_no_hang(watched):
 
 
 @pytest.mark.skipif(pyspy.program() is None, reason="py-spy is not installed")
-@pytest.mark.parametrize(
-    ("code", "line"),
-    [
-        (SAME, 3),
-        pytest.param(
-            "import re\nprint('begin')\nre.match('(a+)+$', 'a' * 60 + 'b')", 3, marks=pytest.mark.slow
-        ),  # in C
-    ],
-    ids=["nothing changes", "regular expression"],
-)
+@pytest.mark.parametrize(("code", "line"), [
+    (SAME, 3),
+    pytest.param(
+        "import re\nprint('begin')\nre.match('(a+)+$', 'a' * 60 + 'b')", 3, marks=pytest.mark.slow
+    ),  # in C
+], ids=["nothing changes", "regular expression"])  # fmt: skip
 def test_a_program_that_uses_the_cpu_is_busy_and_a_suspicion_at_most(code, line, watched, tmp_path):
     (tmp_path / "loop.py").write_text(code)
     done = watched([sys.executable, "-u", "loop.py"], "--silence", "1.5", "--timeout", "4")
@@ -330,13 +326,10 @@ print(ended.folder and ended.folder.name, ended.exit_status, ended.status)
 """
 
 
-@pytest.mark.parametrize(
-    ("makes", "text"),
-    [
-        ("", "None 143 failed"),
-        ("from ocrlab import run_folder as flight; flight.create('there', 'x'); ", "-x 143 failed"),
-    ],
-)
+@pytest.mark.parametrize(("makes", "text"), [
+    ("", "None 143 failed"),
+    ("from ocrlab import run_folder as flight; flight.create('there', 'x'); ", "-x 143 failed"),
+])  # fmt: skip
 def test_who_stops_a_training_before_it_has_a_folder_gets_none(makes, text, env, tmp_path, left):
     with subprocess.Popen([sys.executable, "-c", STOPPED_EARLY, makes], env=env, cwd=tmp_path, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip

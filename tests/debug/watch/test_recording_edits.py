@@ -187,15 +187,12 @@ def test_a_recorded_crash_names_its_replay_and_a_plain_one_the_edits(tmp_path: P
     assert script.read_text() == TRAINER
 
 
-@pytest.mark.parametrize(
-    ("text", "status"),
-    [
-        ("import sys\nprint(__name__, __file__, sys.argv, sys.path[0])\nsys.exit(7)\n", 7),
-        ("def f():\n    raise ValueError('x')\nf()\n", 1),
-        ("x = = 1\n", 1),
-        ("raise KeyboardInterrupt\n", -2),
-    ],
-)
+@pytest.mark.parametrize(("text", "status"), [
+    ("import sys\nprint(__name__, __file__, sys.argv, sys.path[0])\nsys.exit(7)\n", 7),
+    ("def f():\n    raise ValueError('x')\nf()\n", 1),
+    ("x = = 1\n", 1),
+    ("raise KeyboardInterrupt\n", -2),
+])  # fmt: skip
 def test_a_script_that_cannot_be_recorded_runs_as_it_is(text: str, status: int, tmp_path: Path) -> None:
     write(tmp_path, text)
     plain = run(tmp_path, "script.py", "--epochs", "2")
@@ -206,14 +203,11 @@ def test_a_script_that_cannot_be_recorded_runs_as_it_is(text: str, status: int, 
     assert plain.returncode == status
 
 
-@pytest.mark.parametrize(
-    ("call", "after"),
-    [
-        ("Trainer()", "Trainer(callbacks=[ocrlab.Recorder()])"),
-        ("Trainer(max_epochs=3)", "Trainer(max_epochs=3, callbacks=[ocrlab.Recorder()])"),
-        ("L.Trainer(callbacks=[Stop()])", "L.Trainer(callbacks=[ocrlab.Recorder(), Stop()])"),
-    ],
-)
+@pytest.mark.parametrize(("call", "after"), [
+    ("Trainer()", "Trainer(callbacks=[ocrlab.Recorder()])"),
+    ("Trainer(max_epochs=3)", "Trainer(max_epochs=3, callbacks=[ocrlab.Recorder()])"),
+    ("L.Trainer(callbacks=[Stop()])", "L.Trainer(callbacks=[ocrlab.Recorder(), Stop()])"),
+])  # fmt: skip
 def test_a_lightning_script_gets_the_callback(call: str, after: str, tmp_path: Path) -> None:
     script = write(tmp_path, f"import lightning as L\ntrainer = {call}\ntrainer.fit(model)\n")
     lines, by_watch = recording_edits.advice(["python", str(script)], [(str(script), 3)])

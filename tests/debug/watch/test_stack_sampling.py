@@ -103,22 +103,19 @@ def test_the_counter_must_be_that_of_a_caller(body, call, progress):
 STILL = Counters(1000, 1000, 0, {(1, 2): 10}, 1.0, False)
 
 
-@pytest.mark.parametrize(
-    ("now", "seconds", "what"),
-    [
-        (STILL, 10, ""),
-        (replace(STILL, cpu_seconds=99.0), 10, ""),
-        (replace(STILL, written=1064), 10, "writing"),
-        (replace(STILL, written=1008), 10, ""),
-        (replace(STILL, disk=4096), 10, "a disk"),
-        (replace(STILL, offsets={(1, 2): 11}), 10, "a file"),
-        (replace(STILL, offsets={(1, 3): 11}), 10, ""),
-        (replace(STILL, read=1000 + 16384 * 10), 10, "reading"),
-        (replace(STILL, read=1000 + 16384 * 9), 10, ""),
-        (replace(STILL, cpu_seconds=1.1, compiler=True), 10, "a compiler"),
-        (replace(STILL, compiler=True), 10, ""),
-    ],
-)
+@pytest.mark.parametrize(("now", "seconds", "what"), [
+    (STILL, 10, ""),
+    (replace(STILL, cpu_seconds=99.0), 10, ""),
+    (replace(STILL, written=1064), 10, "writing"),
+    (replace(STILL, written=1008), 10, ""),
+    (replace(STILL, disk=4096), 10, "a disk"),
+    (replace(STILL, offsets={(1, 2): 11}), 10, "a file"),
+    (replace(STILL, offsets={(1, 3): 11}), 10, ""),
+    (replace(STILL, read=1000 + 16384 * 10), 10, "reading"),
+    (replace(STILL, read=1000 + 16384 * 9), 10, ""),
+    (replace(STILL, cpu_seconds=1.1, compiler=True), 10, "a compiler"),
+    (replace(STILL, compiler=True), 10, ""),
+])  # fmt: skip
 def test_what_moved(now, seconds, what):
     assert moved({(1, 1): STILL}, {(1, 1): now}, seconds) == what
 

@@ -172,21 +172,18 @@ def test_the_whole_ladder_on_every_state(code, fake_driver, monkeypatch, options
 MODERN = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120".split()
 
 
-@pytest.mark.parametrize(
-    ("capability", "arch_list", "judgement"),
-    [
-        ((9, 0), MODERN, "ok"),
-        ((8, 9), MODERN, "ok"),  # runs code of sm_86
-        ((12, 0), MODERN, "ok"),
-        ((12, 1), MODERN, "ok"),
-        ((13, 0), MODERN, "warn"),  # only PTX
-        ((7, 0), MODERN, "fail"),  # too old a card
-        ((6, 1), MODERN, "fail"),
-        ((12, 0), ["sm_80", "sm_90"], "fail"),  # too new a card
-        ((9, 0), ["sm_90a"], "ok"),
-        ((9, 0), [], "skip"),
-    ],
-)
+@pytest.mark.parametrize(("capability", "arch_list", "judgement"), [
+    ((9, 0), MODERN, "ok"),
+    ((8, 9), MODERN, "ok"),  # runs code of sm_86
+    ((12, 0), MODERN, "ok"),
+    ((12, 1), MODERN, "ok"),
+    ((13, 0), MODERN, "warn"),  # only PTX
+    ((7, 0), MODERN, "fail"),  # too old a card
+    ((6, 1), MODERN, "fail"),
+    ((12, 0), ["sm_80", "sm_90"], "fail"),  # too new a card
+    ((9, 0), ["sm_90a"], "ok"),
+    ((9, 0), [], "skip"),
+])  # fmt: skip
 def test_architectures(capability: tuple[int, int], arch_list: list[str], judgement: str) -> None:
     check = check_gpus.judge_architecture("GPU 0", capability, arch_list, {"version": "2.9"})
     assert check.judgement == judgement
@@ -219,18 +216,15 @@ def test_memory_that_others_hold() -> None:
     assert "held open by python (12)" in check.observed and check.do == "kill 12"
 
 
-@pytest.mark.parametrize(
-    ("more", "judgement"),
-    [
-        ({"ecc": 3}, "fail"),
-        ({"remap": {"pending": 0, "failed": 1}}, "fail"),
-        ({"remap": {"pending": 1, "failed": 0}}, "warn"),
-        ({"temperature": 91}, "warn"),
-        ({"throttled": ["hardware thermal slowdown"]}, "warn"),
-        ({"throttled": ["software power cap"]}, "ok"),
-        ({}, "ok"),
-    ],
-)
+@pytest.mark.parametrize(("more", "judgement"), [
+    ({"ecc": 3}, "fail"),
+    ({"remap": {"pending": 0, "failed": 1}}, "fail"),
+    ({"remap": {"pending": 1, "failed": 0}}, "warn"),
+    ({"temperature": 91}, "warn"),
+    ({"throttled": ["hardware thermal slowdown"]}, "warn"),
+    ({"throttled": ["software power cap"]}, "ok"),
+    ({}, "ok"),
+])  # fmt: skip
 def test_a_sick_card(more: dict[str, Any], judgement: str) -> None:
     check = card(**more)["GPU 0 health"]
     assert check.judgement == judgement
@@ -246,15 +240,12 @@ def test_nvml_that_does_not_start() -> None:
     assert check.judgement == "warn"
 
 
-@pytest.mark.parametrize(
-    ("answer", "judgement", "cause"),
-    [
-        ({"missing": True}, "skip", None),
-        ({"hung": 8.0}, "fail", "hang.cuda_init"),
-        ({"status": 18, "said": "Failed to initialize NVML: Driver/library version mismatch"}, "fail", "driver.state"),
-        ({"status": 0, "said": "GPU 0: A\nGPU 1: B\n"}, "ok", None),
-    ],
-)
+@pytest.mark.parametrize(("answer", "judgement", "cause"), [
+    ({"missing": True}, "skip", None),
+    ({"hung": 8.0}, "fail", "hang.cuda_init"),
+    ({"status": 18, "said": "Failed to initialize NVML: Driver/library version mismatch"}, "fail", "driver.state"),
+    ({"status": 0, "said": "GPU 0: A\nGPU 1: B\n"}, "ok", None),
+])  # fmt: skip
 def test_nvidia_smi(answer: dict[str, Any], judgement: str, cause: str | None) -> None:
     [check] = check_gpus.judge_smi(answer, {})
     assert (check.judgement, check.cause) == (judgement, cause)

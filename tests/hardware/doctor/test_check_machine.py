@@ -52,18 +52,15 @@ def test_elsewhere_and_a_healthy_wsl2() -> None:
     assert {check.judgement for check in checks.values()} == {"ok"}
 
 
-@pytest.mark.parametrize(
-    ("more", "name", "judgement", "cause"),
-    [
-        ({"wsl": 1}, "WSL2", "fail", None),
-        ({"dxg": False}, "WSL2", "warn", "driver.none"),
-        ({"release": "4.19.104-microsoft-standard"}, "WSL2", "warn", "wsl.limits"),
-        ({"foreign": ["/usr/lib/x86_64-linux-gnu/libcuda.so.1"]}, "WSL2 libcuda", "fail", "driver.state"),
-        ({"libcuda": []}, "WSL2 libcuda", "fail", "driver.none"),
-        ({"memory": 4 * GIB}, "WSL2 memory", "warn", "wsl.limits"),
-        ({"windows_folder": True}, "WSL2 disk", "warn", None),
-    ],
-)
+@pytest.mark.parametrize(("more", "name", "judgement", "cause"), [
+    ({"wsl": 1}, "WSL2", "fail", None),
+    ({"dxg": False}, "WSL2", "warn", "driver.none"),
+    ({"release": "4.19.104-microsoft-standard"}, "WSL2", "warn", "wsl.limits"),
+    ({"foreign": ["/usr/lib/x86_64-linux-gnu/libcuda.so.1"]}, "WSL2 libcuda", "fail", "driver.state"),
+    ({"libcuda": []}, "WSL2 libcuda", "fail", "driver.none"),
+    ({"memory": 4 * GIB}, "WSL2 memory", "warn", "wsl.limits"),
+    ({"windows_folder": True}, "WSL2 disk", "warn", None),
+])  # fmt: skip
 def test_what_is_wrong(more: dict[str, Any], name: str, judgement: str, cause: str | None) -> None:
     check = judge_wsl2(**more)[name]
     assert (check.judgement, check.cause) == (judgement, cause)
@@ -81,32 +78,26 @@ def the(checks: Any) -> Check:
     return check
 
 
-@pytest.mark.parametrize(
-    ("more", "judgement", "cause"),
-    [
-        ({}, "ok", None),
-        ({"available": GIB // 2}, "fail", "host.oom_kill"),
-        ({"available": 3 * GIB // 2}, "warn", "host.oom_kill"),
-        ({"limit": 4 * GIB, "used_of_group": 4 * GIB - MIB}, "fail", "host.oom_kill"),  # a container that is full
-        ({"limit": 4 * GIB, "used_of_group": 4 * GIB - MIB, "inactive": 3 * GIB}, "ok", None),  # of file cache
-        ({"address_space": 8 * GIB}, "warn", "host.alloc_fail"),
-        ({"overcommit": "2"}, "warn", "host.alloc_fail"),
-    ],
-)
+@pytest.mark.parametrize(("more", "judgement", "cause"), [
+    ({}, "ok", None),
+    ({"available": GIB // 2}, "fail", "host.oom_kill"),
+    ({"available": 3 * GIB // 2}, "warn", "host.oom_kill"),
+    ({"limit": 4 * GIB, "used_of_group": 4 * GIB - MIB}, "fail", "host.oom_kill"),  # a container that is full
+    ({"limit": 4 * GIB, "used_of_group": 4 * GIB - MIB, "inactive": 3 * GIB}, "ok", None),  # of file cache
+    ({"address_space": 8 * GIB}, "warn", "host.alloc_fail"),
+    ({"overcommit": "2"}, "warn", "host.alloc_fail"),
+])  # fmt: skip
 def test_memory(more: dict[str, Any], judgement: str, cause: str | None) -> None:
     check = the(check_machine.judge_host_memory({**MEMORY, **more}, {}))
     assert (check.judgement, check.cause) == (judgement, cause)
 
 
-@pytest.mark.parametrize(
-    ("answer", "judgement"),
-    [
-        ({"total": 8 * GIB, "free": 8 * GIB, "left": []}, "ok"),
-        ({"total": 64 * MIB, "free": 64 * MIB, "left": []}, "warn"),
-        ({"total": 64 * MIB, "free": 8 * MIB, "left": ["torch_1_2_3"]}, "fail"),
-        ({"error": "No space left on device (errno 28)"}, "fail"),
-    ],
-)
+@pytest.mark.parametrize(("answer", "judgement"), [
+    ({"total": 8 * GIB, "free": 8 * GIB, "left": []}, "ok"),
+    ({"total": 64 * MIB, "free": 64 * MIB, "left": []}, "warn"),
+    ({"total": 64 * MIB, "free": 8 * MIB, "left": ["torch_1_2_3"]}, "fail"),
+    ({"error": "No space left on device (errno 28)"}, "fail"),
+])  # fmt: skip
 def test_shared_memory(answer: dict[str, Any], judgement: str) -> None:
     check = the(check_machine.judge_shm(answer, {}))
     assert (check.judgement, check.cause) == (judgement, None if judgement == "ok" else "host.shm")
@@ -130,19 +121,16 @@ def test_threads() -> None:
     assert the(check_machine.judge_threads({**answer, "group": 100, "used_of_group": 70}, {})).judgement == "warn"
 
 
-@pytest.mark.parametrize(
-    ("more", "judgement", "cause"),
-    [
-        ({}, "ok", None),
-        ({"free": 100 * MIB}, "fail", "io.disk_full"),
-        ({"files": 3}, "fail", "io.disk_full"),
-        ({"free": 2 * GIB}, "warn", "io.disk_full"),
-        ({"seconds": 60.0}, "warn", None),
-        ({"error": "No space left on device (errno 28)"}, "fail", "io.disk_full"),
-        ({"error": "Read-only file system (errno 30)"}, "fail", "io.permission"),
-        ({"error": "Permission denied (errno 13)"}, "fail", "io.permission"),
-    ],
-)
+@pytest.mark.parametrize(("more", "judgement", "cause"), [
+    ({}, "ok", None),
+    ({"free": 100 * MIB}, "fail", "io.disk_full"),
+    ({"files": 3}, "fail", "io.disk_full"),
+    ({"free": 2 * GIB}, "warn", "io.disk_full"),
+    ({"seconds": 60.0}, "warn", None),
+    ({"error": "No space left on device (errno 28)"}, "fail", "io.disk_full"),
+    ({"error": "Read-only file system (errno 30)"}, "fail", "io.permission"),
+    ({"error": "Permission denied (errno 13)"}, "fail", "io.permission"),
+])  # fmt: skip
 def test_disk(more: dict[str, Any], judgement: str, cause: str | None) -> None:
     answer = {"folder": "/runs", "free": 50 * GIB, "files": None, "written": 16 * MIB, "seconds": 0.1}
     check = the(check_machine.judge_disk("disk for runs", {**answer, **more}))
@@ -176,19 +164,16 @@ def rungs(error: str | None) -> dict[str, object]:
     return {"at": "add", "rungs": [first, second]}
 
 
-@pytest.mark.parametrize(
-    ("error", "cause"),
-    [
-        ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "build.arch"),
-        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 16 MiB", "gpumem.foreign"),
-        ("RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", "build.cuda_libraries"),
-        ("RuntimeError: CUDA error: an illegal instruction was encountered", "kernel.illegal_instruction"),
-        ("RuntimeError: CUDA error: an illegal memory access was encountered", "kernel.illegal_address"),
-        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "hw.gpu"),
-        ("backward differs from the CPU's float64 by 3, the limit is 0.001", "hw.gpu"),
-        ("RuntimeError: something that nobody has seen", None),
-    ],
-)
+@pytest.mark.parametrize(("error", "cause"), [
+    ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "build.arch"),
+    ("OutOfMemoryError: CUDA out of memory. Tried to allocate 16 MiB", "gpumem.foreign"),
+    ("RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", "build.cuda_libraries"),
+    ("RuntimeError: CUDA error: an illegal instruction was encountered", "kernel.illegal_instruction"),
+    ("RuntimeError: CUDA error: an illegal memory access was encountered", "kernel.illegal_address"),
+    ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "hw.gpu"),
+    ("backward differs from the CPU's float64 by 3, the limit is 0.001", "hw.gpu"),
+    ("RuntimeError: something that nobody has seen", None),
+])  # fmt: skip
 def test_a_rung_that_fails(error: str, cause: str | None) -> None:
     [check] = check_training.judge_rungs("smoke test: GPU", rungs(error))
     assert (check.judgement, check.cause) == ("fail", cause)
@@ -222,15 +207,12 @@ def test_when_tracking_is_on(environment: dict[str, str], on: bool, tmp_path: Pa
     assert (check_training.tracking_off_reason(environment, tmp_path / ".netrc") is None) == on
 
 
-@pytest.mark.parametrize(
-    ("environment", "place"),
-    [
-        ({}, ("api.wandb.ai", 443)),
-        ({"WANDB_BASE_URL": "http://tracker.local:8080"}, ("tracker.local", 8080)),
-        ({"https_proxy": "http://user:secret@proxy.local:3129"}, ("proxy.local", 3129)),
-        ({"HTTPS_PROXY": "proxy.local"}, ("proxy.local", 3128)),
-    ],
-)
+@pytest.mark.parametrize(("environment", "place"), [
+    ({}, ("api.wandb.ai", 443)),
+    ({"WANDB_BASE_URL": "http://tracker.local:8080"}, ("tracker.local", 8080)),
+    ({"https_proxy": "http://user:secret@proxy.local:3129"}, ("proxy.local", 3129)),
+    ({"HTTPS_PROXY": "proxy.local"}, ("proxy.local", 3128)),
+])  # fmt: skip
 def test_where_it_connects_to(environment: dict[str, str], place: tuple[str, int]) -> None:
     host, port, words = check_training.tracker_address(environment)
     assert (host, port) == place

@@ -56,24 +56,21 @@ def test_an_illegal_instruction_is_named_with_its_library(run: Any) -> None:
     assert "62 f1 fd 48 ff ff" in observed and "in libtorch_cpu.so+" in observed and "lacks avx512f" in observed
 
 
-@pytest.mark.parametrize(
-    ("code", "kind", "flag"),
-    [
-        ("62f17c4858c1", "AVX-512 or AVX10", "avx512f"),  # vaddps zmm0, zmm0, zmm1
-        ("c5fc58c1", "AVX", "avx"),  # vaddps ymm0, ymm0, ymm1
-        ("c4e27518c0", "AVX2", "avx2"),  # vbroadcastss ymm0, xmm0
-        ("c4e275b8c2", "FMA", "fma"),  # vfmadd231ps
-        ("c4e2fbf7c0", "BMI", "bmi2"),  # shrx
-        ("c4e27850c1", "AVX-VNNI", "avx_vnni"),  # vpdpbusd
-        ("c4e27849c0", "AMX", "amx_tile"),  # tilerelease
-        ("f3480fb8c1", "POPCNT", "popcnt"),
-        ("660f3817c0", "SSE4", "sse4_1"),  # ptest
-        ("f20f38f1c1", "SSE4.2", "sse4_2"),  # crc32
-        ("660f38dcc1", "AES", "aes"),  # aesenc
-        ("0f0b", "ud2", ""),
-        ("90", "unknown", ""),
-    ],
-)
+@pytest.mark.parametrize(("code", "kind", "flag"), [
+    ("62f17c4858c1", "AVX-512 or AVX10", "avx512f"),  # vaddps zmm0, zmm0, zmm1
+    ("c5fc58c1", "AVX", "avx"),  # vaddps ymm0, ymm0, ymm1
+    ("c4e27518c0", "AVX2", "avx2"),  # vbroadcastss ymm0, xmm0
+    ("c4e275b8c2", "FMA", "fma"),  # vfmadd231ps
+    ("c4e2fbf7c0", "BMI", "bmi2"),  # shrx
+    ("c4e27850c1", "AVX-VNNI", "avx_vnni"),  # vpdpbusd
+    ("c4e27849c0", "AMX", "amx_tile"),  # tilerelease
+    ("f3480fb8c1", "POPCNT", "popcnt"),
+    ("660f3817c0", "SSE4", "sse4_1"),  # ptest
+    ("f20f38f1c1", "SSE4.2", "sse4_2"),  # crc32
+    ("660f38dcc1", "AES", "aes"),  # aesenc
+    ("0f0b", "ud2", ""),
+    ("90", "unknown", ""),
+])  # fmt: skip
 def test_the_instruction_set_of_an_instruction(code: str, kind: str, flag: str) -> None:
     assert failed_probe.name(bytes.fromhex(code)) == (kind, flag)
 

@@ -34,26 +34,23 @@ XID_NO_PID = "[77.1] NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.
 XID_UNKNOWN = "[77.1] NVRM: Xid (PCI:0000:01:00): 62, pid='<unknown>', name=<unknown>, 2027 0000"
 
 
-@pytest.mark.parametrize(
-    ("line", "kind", "pid", "name", "detail", "library"),
-    [
-        (OOM, "oom", 22551, "pt_data_worker", "CONSTRAINT_MEMCG", ""),
-        (KILLED, "oom", 22551, "pt_data_worker", "CONSTRAINT_MEMCG", ""),
-        (WHOLE, "oom", 5, "python3", "", ""),
-        (OLD, "oom", 5, "python3", "", ""),
-        ("[9.0] Killed process 8 (my prog) total-vm:1kB", "oom", 8, "my prog", "", ""),
-        ("[9.0][ T55] Killed process 8 (a) total-vm:1kB", "oom", 8, "a", "", ""),
-        (TRAP, "trap", 21850, "pt_data_worker", "invalid opcode", "imageops.so"),
-        (DIVIDE, "trap", 20001, "python", "divide error", "a.so"),
-        (PROTECTION, "trap", 99, "python", "general protection fault", "libc.so.6"),
-        (OLD_PROTECTION, "trap", 99, "python3", "general protection", "libc-2.27.so"),
-        (SEGFAULT, "segfault", 20055, "python", "a8", "libpython3.11.so.1.0"),
-        (XID, "xid", 1234, "python", "31", ""),
-        (XID_NO_NAME, "xid", 77, "", "13", ""),
-        (XID_NO_PID, "xid", None, "", "79", ""),
-        (XID_UNKNOWN, "xid", None, "", "62", ""),
-    ],
-)
+@pytest.mark.parametrize(("line", "kind", "pid", "name", "detail", "library"), [
+    (OOM, "oom", 22551, "pt_data_worker", "CONSTRAINT_MEMCG", ""),
+    (KILLED, "oom", 22551, "pt_data_worker", "CONSTRAINT_MEMCG", ""),
+    (WHOLE, "oom", 5, "python3", "", ""),
+    (OLD, "oom", 5, "python3", "", ""),
+    ("[9.0] Killed process 8 (my prog) total-vm:1kB", "oom", 8, "my prog", "", ""),
+    ("[9.0][ T55] Killed process 8 (a) total-vm:1kB", "oom", 8, "a", "", ""),
+    (TRAP, "trap", 21850, "pt_data_worker", "invalid opcode", "imageops.so"),
+    (DIVIDE, "trap", 20001, "python", "divide error", "a.so"),
+    (PROTECTION, "trap", 99, "python", "general protection fault", "libc.so.6"),
+    (OLD_PROTECTION, "trap", 99, "python3", "general protection", "libc-2.27.so"),
+    (SEGFAULT, "segfault", 20055, "python", "a8", "libpython3.11.so.1.0"),
+    (XID, "xid", 1234, "python", "31", ""),
+    (XID_NO_NAME, "xid", 77, "", "13", ""),
+    (XID_NO_PID, "xid", None, "", "79", ""),
+    (XID_UNKNOWN, "xid", None, "", "62", ""),
+])  # fmt: skip
 def test_each_wording(line: str, kind: str, pid: int | None, name: str, detail: str, library: str) -> None:
     [event] = kernel_log.events([line])
     assert (event.kind, event.pid, event.name, event.detail, event.library) == (kind, pid, name, detail, library)

@@ -108,21 +108,18 @@ def test_ranks_are_those_who_got_a_rank_of_their_own(start: Start) -> None:
     assert eventually(lambda: roles(child.pid) == ["main", "rank", "rank", "other", "other"])
 
 
-@pytest.mark.parametrize(
-    ("command", "role"),
-    [
-        ("/usr/local/cuda/bin/nvcc -c a.cu", "compiler"),
-        ("/usr/libexec/gcc/cc1plus -quiet main.cpp", "compiler"),
-        ("python -m torch._inductor.compile_worker --pickler=x", "compiler"),
-        ("/site-packages/wandb/bin/wandb-core --port-filename p", "tracker"),
-        ("python -m tensorboard.main --logdir runs", "tracker"),
-        ("python -c from multiprocessing.resource_tracker import main;main(7)", "helper"),
-        ("python -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=6)", "worker"),
-        ("/venv/bin/python3.11 train.py", "main"),
-        ("bash run.sh", "other"),
-        ("[pt_data_worker]", "worker"),  # a name that torch gives
-    ],
-)
+@pytest.mark.parametrize(("command", "role"), [
+    ("/usr/local/cuda/bin/nvcc -c a.cu", "compiler"),
+    ("/usr/libexec/gcc/cc1plus -quiet main.cpp", "compiler"),
+    ("python -m torch._inductor.compile_worker --pickler=x", "compiler"),
+    ("/site-packages/wandb/bin/wandb-core --port-filename p", "tracker"),
+    ("python -m tensorboard.main --logdir runs", "tracker"),
+    ("python -c from multiprocessing.resource_tracker import main;main(7)", "helper"),
+    ("python -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=6)", "worker"),
+    ("/venv/bin/python3.11 train.py", "main"),
+    ("bash run.sh", "other"),
+    ("[pt_data_worker]", "worker"),  # a name that torch gives
+])  # fmt: skip
 def test_roles_by_command(command: str, role: str) -> None:
     name = "pt_data_worker" if command == "[pt_data_worker]" else "x"
     assert process_tree._role(process_tree.Process(2**22 + 1, name=name), command, None) == role

@@ -72,18 +72,15 @@ def test_runs_beside_it_that_failed_alike_are_counted(runs: Path) -> None:
     assert collect(path).siblings() == (1, 2)
 
 
-@pytest.mark.parametrize(
-    "words, program",
-    [
-        (["python", "-m", "ocrlab", "watch", "--silence", "9", "--", "python", "t.py"], ["python", "t.py"]),
-        (["python", "/v/bin/ocrlab", "train", "lr=1"], ["ocrlab", "train", "lr=1"]),
-        (["python", "mine.py"], ["python", "mine.py"]),
-        (["python", "-m", "ipykernel_launcher", "-f", "x"], None),
-        (["python", "-m", "ocrlab", "watch"], None),
-        (None, None),
-        ([1, 2], None),
-    ],
-)
+@pytest.mark.parametrize("words, program", [
+    (["python", "-m", "ocrlab", "watch", "--silence", "9", "--", "python", "t.py"], ["python", "t.py"]),
+    (["python", "/v/bin/ocrlab", "train", "lr=1"], ["ocrlab", "train", "lr=1"]),
+    (["python", "mine.py"], ["python", "mine.py"]),
+    (["python", "-m", "ipykernel_launcher", "-f", "x"], None),
+    (["python", "-m", "ocrlab", "watch"], None),
+    (None, None),
+    ([1, 2], None),
+])  # fmt: skip
 def test_the_command_is_that_of_the_program(words: Any, program: Any, runs: Path) -> None:
     sources = collect(crashed(runs))
     sources.process["command"] = words

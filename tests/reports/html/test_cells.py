@@ -19,23 +19,20 @@ from ocrlab.reports.html.cells import WIDGET_MIME, Limits, Rendering
 CELL = new_code_cell("x", execution_count=3)
 
 
-@pytest.mark.parametrize(
-    ("data", "shown", "never"),
-    [
-        ({"text/html": "<p>html</p>", "text/plain": "plain"}, "<p>html</p>", "plain"),
-        ({WIDGET_MIME: {}, "text/html": "<p>static</p>", "text/plain": "plain"}, "<p>static</p>", "scripts"),
-        ({WIDGET_MIME: {}, "text/plain": "IntSlider()"}, "IntSlider()", "<script"),
-        ({"text/html": "<script>x()</script>", "text/plain": "Figure"}, "needs scripts", "<script"),
-        ({"text/html": "<script>x()</script>", "image/png": "AAAA"}, "data:image/png;base64,AAAA", "<script"),
-        ({"image/png": "AA\nAA", "text/plain": "<Figure>"}, 'alt="picture of cell [3]"', "Figure"),
-        ({"image/png": "AAAA", "text/plain": "a curve"}, 'alt="picture of cell [3]: a curve"', "<pre"),
-        ({"image/png": "no!"}, "cannot be read", "<img"),
-        ({"text/latex": "$x^2$"}, "<msup>", "$"),
-        ({"application/json": {"a": 1}}, "&#34;a&#34;: 1", "<JSON"),
-        ({"application/pdf": "x"}, "An output of type application/pdf", "<embed"),
-        ({"text/plain": "a < b"}, "a &lt; b", "a < b"),
-    ],
-)
+@pytest.mark.parametrize(("data", "shown", "never"), [
+    ({"text/html": "<p>html</p>", "text/plain": "plain"}, "<p>html</p>", "plain"),
+    ({WIDGET_MIME: {}, "text/html": "<p>static</p>", "text/plain": "plain"}, "<p>static</p>", "scripts"),
+    ({WIDGET_MIME: {}, "text/plain": "IntSlider()"}, "IntSlider()", "<script"),
+    ({"text/html": "<script>x()</script>", "text/plain": "Figure"}, "needs scripts", "<script"),
+    ({"text/html": "<script>x()</script>", "image/png": "AAAA"}, "data:image/png;base64,AAAA", "<script"),
+    ({"image/png": "AA\nAA", "text/plain": "<Figure>"}, 'alt="picture of cell [3]"', "Figure"),
+    ({"image/png": "AAAA", "text/plain": "a curve"}, 'alt="picture of cell [3]: a curve"', "<pre"),
+    ({"image/png": "no!"}, "cannot be read", "<img"),
+    ({"text/latex": "$x^2$"}, "<msup>", "$"),
+    ({"application/json": {"a": 1}}, "&#34;a&#34;: 1", "<JSON"),
+    ({"application/pdf": "x"}, "An output of type application/pdf", "<embed"),
+    ({"text/plain": "a < b"}, "a &lt; b", "a < b"),
+])  # fmt: skip
 def test_the_best_side_of_a_bundle(data: dict[str, Any], shown: str, never: str) -> None:
     html = cells.displayed(data, {}, CELL, Rendering())
     assert shown in html
@@ -131,16 +128,13 @@ def levels(*sources: str, several: bool = False) -> tuple[str, list[int]]:
     return headings.title, [int(level) for level in re.findall(r"<h(\d) ", html)]
 
 
-@pytest.mark.parametrize(
-    ("source", "several", "title", "wanted"),
-    [
-        ("# A\n\n## B\n\n### C\n\n## D", False, "A", [2, 3, 2]),
-        ("# A\n\n#### B\n\n###### C", False, "A", [2, 3]),
-        ("## B\n\n# A\n\n## C", False, "A", [2, 2]),
-        ("# A\n\n## B\n\n# C\n\n## D", True, "A", [2, 2, 3]),
-        ("text", False, "", []),
-    ],
-)
+@pytest.mark.parametrize(("source", "several", "title", "wanted"), [
+    ("# A\n\n## B\n\n### C\n\n## D", False, "A", [2, 3, 2]),
+    ("# A\n\n#### B\n\n###### C", False, "A", [2, 3]),
+    ("## B\n\n# A\n\n## C", False, "A", [2, 2]),
+    ("# A\n\n## B\n\n# C\n\n## D", True, "A", [2, 2, 3]),
+    ("text", False, "", []),
+])  # fmt: skip
 def test_a_single_title_and_no_level_is_skipped(source: str, several: bool, title: str, wanted: list[int]) -> None:
     assert levels(source, several=several) == (title, wanted)
 

@@ -7,42 +7,36 @@ import pytest
 from ocrlab.reports.html import sanitizer
 
 
-@pytest.mark.parametrize(
-    "html",
-    [
-        '<p class="a" style="color:red">words <b>bold</b></p>',
-        '<table><thead><tr><th scope="col">a</th></tr></thead><tbody><tr><td colspan="2">1</td></tr></tbody></table>',
-        '<details open=""><summary>more</summary>text</details>',
-        '<svg viewBox="0 0 9 9" role="img" aria-label="x"><clipPath id="c"></clipPath>'
-        '<path d="M0 0" clip-path="url(#c)" style="fill:var(--a,#fff)"></path><use xlink:href="#c"></use></svg>',
-        '<img src="data:image/png;base64,AAAA" alt="a dot">',
-        '<a href="https://example.com/" rel="noopener noreferrer">out</a>',
-    ],
-)
+@pytest.mark.parametrize("html", [
+    '<p class="a" style="color:red">words <b>bold</b></p>',
+    '<table><thead><tr><th scope="col">a</th></tr></thead><tbody><tr><td colspan="2">1</td></tr></tbody></table>',
+    '<details open=""><summary>more</summary>text</details>',
+    '<svg viewBox="0 0 9 9" role="img" aria-label="x"><clipPath id="c"></clipPath>'
+    '<path d="M0 0" clip-path="url(#c)" style="fill:var(--a,#fff)"></path><use xlink:href="#c"></use></svg>',
+    '<img src="data:image/png;base64,AAAA" alt="a dot">',
+    '<a href="https://example.com/" rel="noopener noreferrer">out</a>',
+])  # fmt: skip
 def test_what_is_harmless_stays_as_it_is(html: str) -> None:
     assert sanitizer.piece(html).html == html
 
 
-@pytest.mark.parametrize(
-    ("css", "safe"),
-    [
-        ("p { color: red }", "p{color:red}"),
-        ("p { background: url(http://e.invalid/x); color: red }", "p{color:red}"),
-        ("p { background: u\\72l(http://e.invalid/x) }", "p{}"),
-        ("p { background: image-set('http://e.invalid/x' 1x) }", "p{}"),
-        ("p { --x: url(//e.invalid) }", "p{}"),
-        ("p { background: url(data:image/png;base64,AAAA) }", "p{background:url(data:image/png;base64,AAAA)}"),
-        ("@import url(http://e.invalid); p { top: 0 }", "p{top:0}"),
-        ("@font-face { src: url(x) } p { top: 0 }", "p{top:0}"),
-        ("@media print { p { top: 0 } }", "@media print{p{top:0}}"),
-        ("} body { display: none", ""),  # a rule that begins with an error is none
-        ("p { top: 0", "p{top:0}"),
-        ("header:not(&) { display: none } p { top: 0 }", "p{top:0}"),  # inside another rule & would mean the page
-        (":is(a, :not(&)) { top: 0 } [a=b] & { top: 0 } p, ~ p { top: 0 } + p { top: 0 }", ""),
-        ("p > a, a + b { top: 0 }", "p > a, a + b{top:0}"),
-        ('p::before { content: "\\3c /style>" }', 'p::before{content:"\\3c /style>"}'),
-    ],
-)
+@pytest.mark.parametrize(("css", "safe"), [
+    ("p { color: red }", "p{color:red}"),
+    ("p { background: url(http://e.invalid/x); color: red }", "p{color:red}"),
+    ("p { background: u\\72l(http://e.invalid/x) }", "p{}"),
+    ("p { background: image-set('http://e.invalid/x' 1x) }", "p{}"),
+    ("p { --x: url(//e.invalid) }", "p{}"),
+    ("p { background: url(data:image/png;base64,AAAA) }", "p{background:url(data:image/png;base64,AAAA)}"),
+    ("@import url(http://e.invalid); p { top: 0 }", "p{top:0}"),
+    ("@font-face { src: url(x) } p { top: 0 }", "p{top:0}"),
+    ("@media print { p { top: 0 } }", "@media print{p{top:0}}"),
+    ("} body { display: none", ""),  # a rule that begins with an error is none
+    ("p { top: 0", "p{top:0}"),
+    ("header:not(&) { display: none } p { top: 0 }", "p{top:0}"),  # inside another rule & would mean the page
+    (":is(a, :not(&)) { top: 0 } [a=b] & { top: 0 } p, ~ p { top: 0 } + p { top: 0 }", ""),
+    ("p > a, a + b { top: 0 }", "p > a, a + b{top:0}"),
+    ('p::before { content: "\\3c /style>" }', 'p::before{content:"\\3c /style>"}'),
+])  # fmt: skip
 def test_a_style_sheet_fetches_nothing_and_is_closed(css: str, safe: str) -> None:
     sheet = sanitizer.sheet(css)
     assert sheet == safe

@@ -52,24 +52,21 @@ def test_a_comment_gives_help_unit_and_limits() -> None:
     assert declared["lr"].help == ""
 
 
-@pytest.mark.parametrize(
-    ("injected", "message"),
-    [
-        ('batch_size = "eight"', r"batch_size='eight' cannot be used. Needed: a whole number at least 1"),
-        ("batch_size = True", "batch_size=True cannot be used"),
-        ("batch_size = 4.0", r"batch_size=4\.0 cannot be used"),
-        ("batch_size = 0", "a whole number at least 1"),
-        ("lr = False", "a number"),
-        ("lr = float('nan')", "lr=nan"),
-        ("name = 3", "name=3 cannot be used. Needed: text"),
-        ('encoder = "vgg16"', "one of resnet18, resnet50"),
-        ("limit = 1.5", "a number at least 0 and at most 1"),
-        ("scale = [0.5]", r"values \(a number, a number\)"),
-        ("scale = 0.5", "scale=0.5"),
-        ("threads = 65", "a whole number or None at most 64"),
-        ("""overrides = '["augment.rotate=2"]'""", r"-y 'overrides: \[\.\.\.\]'"),
-    ],
-)
+@pytest.mark.parametrize(("injected", "message"), [
+    ('batch_size = "eight"', r"batch_size='eight' cannot be used. Needed: a whole number at least 1"),
+    ("batch_size = True", "batch_size=True cannot be used"),
+    ("batch_size = 4.0", r"batch_size=4\.0 cannot be used"),
+    ("batch_size = 0", "a whole number at least 1"),
+    ("lr = False", "a number"),
+    ("lr = float('nan')", "lr=nan"),
+    ("name = 3", "name=3 cannot be used. Needed: text"),
+    ('encoder = "vgg16"', "one of resnet18, resnet50"),
+    ("limit = 1.5", "a number at least 0 and at most 1"),
+    ("scale = [0.5]", r"values \(a number, a number\)"),
+    ("scale = 0.5", "scale=0.5"),
+    ("threads = 65", "a whole number or None at most 64"),
+    ("""overrides = '["augment.rotate=2"]'""", r"-y 'overrides: \[\.\.\.\]'"),
+])  # fmt: skip
 def test_wrong_types_and_ranges_are_refused(injected: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check(injected)

@@ -127,17 +127,14 @@ def gone(kernel: Kernel, code: int | None) -> Kernel:
     return kernel
 
 
-@pytest.mark.parametrize(
-    ("code", "word", "status", "part"),
-    [
-        (-11, "CRASHED", 139, "died of SIGSEGV in cell [3]; usually native code touched memory"),
-        (-9, "CRASHED", 137, "died of SIGKILL in cell [3]; usually it was killed from outside"),
-        (3, "FAIL", 3, "ended in cell [3] with exit status 3"),
-        (0, "FAIL", 1, "ended in cell [3] with exit status 0"),
-        (139, "CRASHED", 139, "died of SIGSEGV in cell [3]"),
-        (None, "CRASHED", 1, "died in cell [3], cause unknown"),
-    ],
-)
+@pytest.mark.parametrize(("code", "word", "status", "part"), [
+    (-11, "CRASHED", 139, "died of SIGSEGV in cell [3]; usually native code touched memory"),
+    (-9, "CRASHED", 137, "died of SIGKILL in cell [3]; usually it was killed from outside"),
+    (3, "FAIL", 3, "ended in cell [3] with exit status 3"),
+    (0, "FAIL", 1, "ended in cell [3] with exit status 0"),
+    (139, "CRASHED", 139, "died of SIGSEGV in cell [3]"),
+    (None, "CRASHED", 1, "died in cell [3], cause unknown"),
+])  # fmt: skip
 def test_a_kernel_that_is_gone(kernel: Kernel, code: int | None, word: str, status: int, part: str) -> None:
     ended = termination.died(gone(kernel, code), 3, "")
     assert (ended.word, ended.exit_status, ended.cell) == (word, status, 3)

@@ -16,16 +16,13 @@ def plain(config: configs.Config) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in flat(config).items()}
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        (),
-        ("optim.lr=1e-5", "optim.weight_decay=0", "data=/mnt/päges/a (1)", "trainer.max_minutes=1e6"),
-        ("name='none'", "data=~/x: no", "runs=yes", "tracking.user=010", "augment.scale=[0.1,3]"),
-        ("name=2026-11-22", "data=it's # not a comment", "val_split=.5", "train_split=- x"),
-        ("data=" + "a long name " * 12 + "x",),
-    ],
-)
+@pytest.mark.parametrize("words", [
+    (),
+    ("optim.lr=1e-5", "optim.weight_decay=0", "data=/mnt/päges/a (1)", "trainer.max_minutes=1e6"),
+    ("name='none'", "data=~/x: no", "runs=yes", "tracking.user=010", "augment.scale=[0.1,3]"),
+    ("name=2026-11-22", "data=it's # not a comment", "val_split=.5", "train_split=- x"),
+    ("data=" + "a long name " * 12 + "x",),
+])  # fmt: skip
 def test_what_save_writes_is_read_as_it_was(tmp_path: Path, words: tuple[str, ...]) -> None:
     path = tmp_path / "config.yaml"
     config = configs.load(overrides=list(words))

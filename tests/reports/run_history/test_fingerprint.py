@@ -114,15 +114,12 @@ def test_a_crash_is_identified_by_signal_and_frame_of_the_evidence() -> None:
     assert fingerprint({"type": "Hung", "message": "x"}, hang).place == "take (bad.py)"
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        {"type": 3, "message": None, "traceback": ["x"], "your_code": 5},
-        {"type": "", "message": "", "traceback": "Traceback (most recent call last):\n" * 2000},
-        {"your_code": "no colon", "where": ":"},
-        {"type": "A" * 100_000, "message": "'" * 100_000},
-    ],
-)
+@pytest.mark.parametrize("broken", [
+    {"type": 3, "message": None, "traceback": ["x"], "your_code": 5},
+    {"type": "", "message": "", "traceback": "Traceback (most recent call last):\n" * 2000},
+    {"your_code": "no colon", "where": ":"},
+    {"type": "A" * 100_000, "message": "'" * 100_000},
+])  # fmt: skip
 def test_nonsense_has_a_fingerprint_too(broken: dict[str, Any]) -> None:
     for judged in (None, {"causes": 3}, {"causes": [None, {"id": 4, "evidence": [1, {"text": 2}]}], "signal": []}):
         failure = fingerprint(broken, judged, None, "\x1b[31m")

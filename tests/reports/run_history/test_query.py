@@ -33,27 +33,24 @@ def names(runs: list[Run]) -> str:
     return "".join(run.name for run in runs)
 
 
-@pytest.mark.parametrize(
-    ("words", "left"),
-    [
-        ("lr=1e-3", "ad"),
-        ("optim.lr=0.001", "ad"),
-        ("lr!=0.001", "b"),  # a run that has no such setting meets nothing
-        ("lr>0.001", "b"),
-        ("lr>=0.001", "abd"),
-        ("encoder=resnet*", "ab"),
-        ("encoder=resnet18", "a"),
-        ("encoder!=resnet*", "d"),
-        ("encoder>3", ""),
-        ("hmean>0.6", "b"),
-        ("hmean@0.5<=0.5", "a"),
-        ("loss<0.2", "b"),
-        ("on=true", "d"),
-        ("on=1", ""),
-        ("other.on!=false", "d"),
-        ("lr=0.001 encoder=resnet18", "a"),
-    ],
-)
+@pytest.mark.parametrize(("words", "left"), [
+    ("lr=1e-3", "ad"),
+    ("optim.lr=0.001", "ad"),
+    ("lr!=0.001", "b"),  # a run that has no such setting meets nothing
+    ("lr>0.001", "b"),
+    ("lr>=0.001", "abd"),
+    ("encoder=resnet*", "ab"),
+    ("encoder=resnet18", "a"),
+    ("encoder!=resnet*", "d"),
+    ("encoder>3", ""),
+    ("hmean>0.6", "b"),
+    ("hmean@0.5<=0.5", "a"),
+    ("loss<0.2", "b"),
+    ("on=true", "d"),
+    ("on=1", ""),
+    ("other.on!=false", "d"),
+    ("lr=0.001 encoder=resnet18", "a"),
+])  # fmt: skip
 def test_conditions(words: str, left: str) -> None:
     conditions = [condition for word in words.split() if (condition := query.condition(word))]
     assert len(conditions) == len(words.split())

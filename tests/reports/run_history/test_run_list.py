@@ -97,17 +97,14 @@ def test_a_run_whose_process_is_gone_has_died_and_a_living_process_is_running(tm
     assert only(tmp_path).status == "running"  # it cannot be asked
 
 
-@pytest.mark.parametrize(
-    ("files", "why"),
-    [
-        ({"success": '{"schema": 1, "sta'}, "is not JSON"),
-        ({"success": ""}, "is not JSON"),
-        ({"failure": "[" * 100_000}, "is not JSON"),
-        ({"success": {"schema": 99}}, "newer ocrlab"),
-        ({"config.yaml": "a: 1"}, "it has no .RUNNING, .SUCCESS or .FAILURE"),
-        ({"metrics.csv": "step\n1\n"}, "it has no .RUNNING, .SUCCESS or .FAILURE"),
-    ],
-)
+@pytest.mark.parametrize(("files", "why"), [
+    ({"success": '{"schema": 1, "sta'}, "is not JSON"),
+    ({"success": ""}, "is not JSON"),
+    ({"failure": "[" * 100_000}, "is not JSON"),
+    ({"success": {"schema": 99}}, "newer ocrlab"),
+    ({"config.yaml": "a: 1"}, "it has no .RUNNING, .SUCCESS or .FAILURE"),
+    ({"metrics.csv": "step\n1\n"}, "it has no .RUNNING, .SUCCESS or .FAILURE"),
+])  # fmt: skip
 def test_a_folder_that_is_torn_is_broken_and_says_why(tmp_path: Path, files: dict[str, object], why: str) -> None:
     put(tmp_path / "20260101-101010-x", **files)
     put(tmp_path / "20260101-101011-y", success=record())

@@ -203,16 +203,13 @@ def test_tasks_of_srun_on_two_nodes_train_a_single_epoch_together(slow):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "message",
-    [
-        "Rank 1 has pages in train of its own. Given: 6 pages",
-        "has different settings",
-        "trainer.sync_batchnorm=true needs GPUs",
-        "A run folder cannot be made",
-        "Rank 0 has no run folder",
-    ],
-)
+@pytest.mark.parametrize("message", [
+    "Rank 1 has pages in train of its own. Given: 6 pages",
+    "has different settings",
+    "trainer.sync_batchnorm=true needs GPUs",
+    "A run folder cannot be made",
+    "Rank 0 has no run folder",
+])  # fmt: skip
 def test_what_ranks_cannot_agree_upon_is_reported(slow, message):
     assert message in (slow / "said.txt").read_text()
 

@@ -31,14 +31,11 @@ def failure(local: int, code: int) -> ProcessFailure:
     return ProcessFailure(local_rank=local, pid=40 + local, exitcode=code, error_file="")
 
 
-@pytest.mark.parametrize(
-    ("failures", "status", "message"),
-    [
-        ({0: failure(0, 1), 1: failure(1, -9)}, 137, "rank 1 (process 41) was killed by SIGKILL"),
-        ({1: failure(1, 2)}, 2, "rank 1 (process 41) ended with exit status 2"),
-        ({0: failure(0, 143), 1: failure(1, 143)}, 143, "rank 0"),
-    ],
-)
+@pytest.mark.parametrize(("failures", "status", "message"), [
+    ({0: failure(0, 1), 1: failure(1, -9)}, 137, "rank 1 (process 41) was killed by SIGKILL"),
+    ({1: failure(1, 2)}, 2, "rank 1 (process 41) ended with exit status 2"),
+    ({0: failure(0, 143), 1: failure(1, 143)}, 143, "rank 0"),
+])  # fmt: skip
 def test_the_exit_status_is_that_of_the_rank(failures, status, message, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path))
     assert launch.report_failures(failures) == status

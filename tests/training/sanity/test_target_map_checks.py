@@ -29,16 +29,13 @@ def test_ranges_and_relations_of_the_maps(config: Config, batch: Batch) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("which", "value", "message"),
-    [
-        (2, float("nan"), "maps.2"),
-        *(
-            pytest.param(which, value, f"maps.{which}", marks=pytest.mark.slow)
-            for which, value in enumerate((2.0, 0.5, 0.9, -1.0))
-        ),
-    ],
-)
+@pytest.mark.parametrize(("which", "value", "message"), [
+    (2, float("nan"), "maps.2"),
+    *(
+        pytest.param(which, value, f"maps.{which}", marks=pytest.mark.slow)
+        for which, value in enumerate((2.0, 0.5, 0.9, -1.0))
+    ),
+])  # fmt: skip
 def test_a_target_out_of_range_is_named_by_page_and_pixel(config, which, value, message):
     class Spoilt(Crops):
         def __getitem__(self, index: tuple[int, int]) -> Any:

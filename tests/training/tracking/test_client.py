@@ -116,14 +116,11 @@ def test_an_import_that_hangs_costs_a_single_deadline_and_a_single_line(fake, ca
     assert child.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(
-    ("fault", "word"),
-    [
-        ({"top": "raise ImportError('no wandb here')\n"}, "no wandb here"),
-        ({"init": "os._exit(7)"}, "status 7"),
-        ({"finish": "raise RuntimeError('disk full')"}, "status 1"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "word"), [
+    ({"top": "raise ImportError('no wandb here')\n"}, "no wandb here"),
+    ({"init": "os._exit(7)"}, "status 7"),
+    ({"finish": "raise RuntimeError('disk full')"}, "status 1"),
+])  # fmt: skip
 def test_trouble_is_a_single_line_of_warning(fake, capfd, fault: dict[str, str], word: str) -> None:  # type: ignore[no-untyped-def]
     tracker = client.start(settings(), "first", fake(**fault), {})
     tracker.log({"loss": 1.0}, 1)

@@ -19,18 +19,15 @@ def broken(launch: Launch, limits: launch_limits.Limits = AMPERE) -> dict[str, s
     return {check.name: check.observed for check in launch_limits.check(launch, limits) if check.judgement == "fail"}
 
 
-@pytest.mark.parametrize(
-    ("launch", "name", "error"),
-    [
-        (Launch(block=(32, 64, 1)), "threads per block", "(9)"),
-        (Launch(block=(1, 1, 65)), "block.z", "(9)"),
-        (Launch(grid=(1, 65536, 1)), "grid.y", "(9)"),
-        (Launch(grid=(0, 1, 1)), "grid.x", "(9)"),
-        (Launch(block=(1024, 1, 1), registers=72), "registers per block", "(701)"),
-        (Launch(block=(32, 1, 1), registers=256), "registers per thread", "(701)"),
-        (Launch(dynamic_shared=101 * 1024), "shared memory per block", "(1)"),
-    ],
-)
+@pytest.mark.parametrize(("launch", "name", "error"), [
+    (Launch(block=(32, 64, 1)), "threads per block", "(9)"),
+    (Launch(block=(1, 1, 65)), "block.z", "(9)"),
+    (Launch(grid=(1, 65536, 1)), "grid.y", "(9)"),
+    (Launch(grid=(0, 1, 1)), "grid.x", "(9)"),
+    (Launch(block=(1024, 1, 1), registers=72), "registers per block", "(701)"),
+    (Launch(block=(32, 1, 1), registers=256), "registers per thread", "(701)"),
+    (Launch(dynamic_shared=101 * 1024), "shared memory per block", "(1)"),
+])  # fmt: skip
 def test_the_broken_limit_is_named(launch: Launch, name: str, error: str) -> None:
     errors = broken(launch)
     assert list(errors) == [name]

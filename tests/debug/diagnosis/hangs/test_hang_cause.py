@@ -60,23 +60,20 @@ take(a, b)
 """
 
 
-@pytest.mark.parametrize(
-    ("code", "word"),
-    [
-        (LOCKS, "so does Thread-1"),
-        (
-            "import threading\ndef f():\n    while True: pass\nt = threading.Thread(target=f)\nt.start()\nt.join()\n",
-            "busy",
-        ),
-        ("import multiprocessing\nmultiprocessing.Queue().get()\n", "no process is left that could send one"),
-        (
-            "import subprocess\nsubprocess.Popen(['python3', '-c', 'print(10**6 * \"x\")'], stdout=-1).wait()",
-            "full pipe",
-        ),
-        ("import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'while True: pass'])\n", "busy "),
-        ("import ctypes\nctypes.PyDLL(None).sleep(600)\n", "program.py:2"),
-    ],
-)
+@pytest.mark.parametrize(("code", "word"), [
+    (LOCKS, "so does Thread-1"),
+    (
+        "import threading\ndef f():\n    while True: pass\nt = threading.Thread(target=f)\nt.start()\nt.join()\n",
+        "busy",
+    ),
+    ("import multiprocessing\nmultiprocessing.Queue().get()\n", "no process is left that could send one"),
+    (
+        "import subprocess\nsubprocess.Popen(['python3', '-c', 'print(10**6 * \"x\")'], stdout=-1).wait()",
+        "full pipe",
+    ),
+    ("import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'while True: pass'])\n", "busy "),
+    ("import ctypes\nctypes.PyDLL(None).sleep(600)\n", "program.py:2"),
+])  # fmt: skip
 def test_deadlocks_and_endless_loops(hangs: Hangs, code: str, word: str) -> None:
     best = hangs(code, "hang.deadlock", word)[0]
     assert best.id == "hang.deadlock"
@@ -138,19 +135,16 @@ MULTIPLY = "a = torch.randn(700, 700); (a @ a).sum()"
 NOT_PICKLABLE = "raise type('E', (Exception,), {'__qualname__': 'f.<locals>.E'})('x')"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "before", "method", "cause", "word"),
-    [
-        ("time.sleep(600)", "pass", "fork", "loader.hang_sample", "sample 13 of the batch [12, 13, 14, 15]"),
-        ("e = threading.Event(); e.wait()", "pass", "fork", "loader.hang_sample", "the same call has made `e`"),
-        ("lock.acquire()", "lock.acquire()", "fork", "loader.fork_deadlock", "sample 13 of the batch [12, 13, 14, 15]"),
-        pytest.param("while True: pass", "pass", "spawn", "loader.hang_sample", "worker 1 (pid", marks=SLOW),
-        pytest.param("time.sleep(600)", "pass", "forkserver", "loader.hang_sample", "sample 13", marks=SLOW),
-        pytest.param(NOT_PICKLABLE, "pass", "fork", "loader.hang_unpicklable", "could not be pickled", marks=SLOW),
-        pytest.param(NOT_PICKLABLE, "pass", "spawn", "loader.hang_unpicklable", "could not be pickled", marks=SLOW),
-        pytest.param(MULTIPLY, MULTIPLY, "fork", "loader.fork_deadlock", "native thread pool", marks=SLOW),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "before", "method", "cause", "word"), [
+    ("time.sleep(600)", "pass", "fork", "loader.hang_sample", "sample 13 of the batch [12, 13, 14, 15]"),
+    ("e = threading.Event(); e.wait()", "pass", "fork", "loader.hang_sample", "the same call has made `e`"),
+    ("lock.acquire()", "lock.acquire()", "fork", "loader.fork_deadlock", "sample 13 of the batch [12, 13, 14, 15]"),
+    pytest.param("while True: pass", "pass", "spawn", "loader.hang_sample", "worker 1 (pid", marks=SLOW),
+    pytest.param("time.sleep(600)", "pass", "forkserver", "loader.hang_sample", "sample 13", marks=SLOW),
+    pytest.param(NOT_PICKLABLE, "pass", "fork", "loader.hang_unpicklable", "could not be pickled", marks=SLOW),
+    pytest.param(NOT_PICKLABLE, "pass", "spawn", "loader.hang_unpicklable", "could not be pickled", marks=SLOW),
+    pytest.param(MULTIPLY, MULTIPLY, "fork", "loader.fork_deadlock", "native thread pool", marks=SLOW),
+])  # fmt: skip
 def test_a_loader_that_gives_no_batch(hangs, wrong, before, method, cause, word):
     code = LOADER.format(wrong=wrong, before=before, method=method)
     findings = hangs(code, cause, word)
@@ -176,23 +170,20 @@ if __name__ == "__main__":
     assert "late (" in best.why
 
 
-@pytest.mark.parametrize(
-    ("name", "cause", "word"),
-    [
-        ("dl_hang", "loader.hang_sample", "D.__getitem__ (dl.py:30)"),
-        ("dl_spin", "loader.hang_sample", "busy"),
-        ("dl_badexc", "loader.hang_unpicklable", "could not be pickled"),
-        ("dl_fds", "host.fd_limit", "file descriptors"),
-        ("dl_rlimit", "host.thread_limit", "threads"),
-        ("import_hang", "hang.import", "fakewandb/__init__.py:2"),
-        ("lock_deadlock", "hang.deadlock", "lock"),
-        ("py_spin", "hang.deadlock", "busy at "),
-        ("native_spin", "hang.deadlock", "native code"),
-        ("futex_native", "hang.deadlock", "lab.py:80"),
-        ("fork_omp", "loader.fork_deadlock", "copy made by fork"),
-        ("fork_omp_long", "loader.fork_deadlock", "copy made by fork"),
-    ],
-)
+@pytest.mark.parametrize(("name", "cause", "word"), [
+    ("dl_hang", "loader.hang_sample", "D.__getitem__ (dl.py:30)"),
+    ("dl_spin", "loader.hang_sample", "busy"),
+    ("dl_badexc", "loader.hang_unpicklable", "could not be pickled"),
+    ("dl_fds", "host.fd_limit", "file descriptors"),
+    ("dl_rlimit", "host.thread_limit", "threads"),
+    ("import_hang", "hang.import", "fakewandb/__init__.py:2"),
+    ("lock_deadlock", "hang.deadlock", "lock"),
+    ("py_spin", "hang.deadlock", "busy at "),
+    ("native_spin", "hang.deadlock", "native code"),
+    ("futex_native", "hang.deadlock", "lab.py:80"),
+    ("fork_omp", "loader.fork_deadlock", "copy made by fork"),
+    ("fork_omp_long", "loader.fork_deadlock", "copy made by fork"),
+])  # fmt: skip
 def test_captured_hangs(shared: Path, name: str, cause: str, word: str) -> None:
     text = (shared / "diagnosis" / "captured" / f"{name}.log").read_text(errors="replace")
     best = hang_cause.hang_fact(parse_stacks(text), {"log": text}, text)
@@ -206,36 +197,33 @@ def test_captured_hangs(shared: Path, name: str, cause: str, word: str) -> None:
 TOP = "    train (train.py:7)\n    <module> (train.py:20)\n"
 
 
-@pytest.mark.parametrize(
-    ("frames", "cause"),
-    [
-        ("cuInit (libcuda.so.1)\n    _lazy_init (torch/cuda/__init__.py:410)", "hang.cuda_init"),
-        ("device_count (torch/cuda/__init__.py:1100)", "hang.cuda_init"),
-        (
-            "cuStreamSynchronize (libcuda.so.1)\n    at::native::_local_scalar_dense_cuda (libtorch_cuda.so)",
-            "hang.gpu_kernel",
-        ),
-        ("synchronize (torch/cuda/__init__.py:1083)", "hang.gpu_kernel"),
-        (
-            "FileBaton.wait (torch/utils/file_baton.py:50)\n    load (torch/utils/cpp_extension.py:1600)",
-            "hang.build_lock",
-        ),
-        ("run (subprocess.py:548)\n    _run_ninja_build (torch/utils/cpp_extension.py:2500)", "hang.compile"),
-        ("compile (triton/compiler/compiler.py:280)", "hang.compile"),
-        ("wait (threading.py:320)\n    Run.finish (wandb/sdk/wandb_run.py:1)", "hang.tracker"),
-        (
-            "recv_into (socket.py:7)\n    post (requests/api.py:1)\n    log (mlflow/tracking/client.py:3)",
-            "hang.tracker",
-        ),
-        ("unix_getpass (getpass.py:77)", "hang.stopped"),
-        ("readline (cmd.py:126)\n    Pdb.interaction (pdb.py:440)", "hang.stopped"),
-        ("all_reduce (torch/distributed/distributed_c10d.py:2800)", "dist.timeout_desync"),
-        (
-            "TCPStore.__init__ (x.py:1)\n    init_process_group (torch/distributed/distributed_c10d.py:9)",
-            "dist.network",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("frames", "cause"), [
+    ("cuInit (libcuda.so.1)\n    _lazy_init (torch/cuda/__init__.py:410)", "hang.cuda_init"),
+    ("device_count (torch/cuda/__init__.py:1100)", "hang.cuda_init"),
+    (
+        "cuStreamSynchronize (libcuda.so.1)\n    at::native::_local_scalar_dense_cuda (libtorch_cuda.so)",
+        "hang.gpu_kernel",
+    ),
+    ("synchronize (torch/cuda/__init__.py:1083)", "hang.gpu_kernel"),
+    (
+        "FileBaton.wait (torch/utils/file_baton.py:50)\n    load (torch/utils/cpp_extension.py:1600)",
+        "hang.build_lock",
+    ),
+    ("run (subprocess.py:548)\n    _run_ninja_build (torch/utils/cpp_extension.py:2500)", "hang.compile"),
+    ("compile (triton/compiler/compiler.py:280)", "hang.compile"),
+    ("wait (threading.py:320)\n    Run.finish (wandb/sdk/wandb_run.py:1)", "hang.tracker"),
+    (
+        "recv_into (socket.py:7)\n    post (requests/api.py:1)\n    log (mlflow/tracking/client.py:3)",
+        "hang.tracker",
+    ),
+    ("unix_getpass (getpass.py:77)", "hang.stopped"),
+    ("readline (cmd.py:126)\n    Pdb.interaction (pdb.py:440)", "hang.stopped"),
+    ("all_reduce (torch/distributed/distributed_c10d.py:2800)", "dist.timeout_desync"),
+    (
+        "TCPStore.__init__ (x.py:1)\n    init_process_group (torch/distributed/distributed_c10d.py:9)",
+        "dist.network",
+    ),
+])  # fmt: skip
 def test_places_that_have_a_name(frames: str, cause: str) -> None:
     text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    {frames}\n{TOP}'
     assert hang_cause.find_hangs(parse_stacks(text), {})[0].id == cause

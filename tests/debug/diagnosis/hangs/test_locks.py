@@ -63,14 +63,10 @@ def test_who_should_have_woken_the_main_thread(hangs: Hangs, code: str, word: st
     assert best.level is level
 
 
-@pytest.mark.parametrize(
-    ("code", "cause", "where", "level"),
-    [
-        (FETCH, "io.download", "it waits in fetch (", Level.STRONG),
-        (TALK, "hang.deadlock", "it waits in ask (", Level.LIKELY),
-    ],
-    ids=["a download", "any other talk"],
-)
+@pytest.mark.parametrize(("code", "cause", "where", "level"), [
+    (FETCH, "io.download", "it waits in fetch (", Level.STRONG),
+    (TALK, "hang.deadlock", "it waits in ask (", Level.LIKELY),
+], ids=["a download", "any other talk"])  # fmt: skip
 def test_a_server_that_does_not_answer(hangs: Hangs, code: str, cause: str, where: str, level: Level) -> None:
     best = hangs(code, cause, " to answer, without a time limit")[0]
     assert (best.id, best.level) == (cause, level)
@@ -240,13 +236,10 @@ def test_all_workers_that_spin_in_native_code_are_copies_of_a_broken_pool() -> N
     assert hang_cause.find_hangs(two, {})[0].id == "loader.fork_deadlock"
 
 
-@pytest.mark.parametrize(
-    "frames, cause",
-    [
-        ("acquire (filelock/_api.py:1)\n    __enter__ (torch/utils/_filelock.py:24)", "hang.build_lock"),
-        ("wait (multiprocessing/synchronize.py:268)\n    work (train.py:3)", "hang.deadlock"),
-    ],
-)
+@pytest.mark.parametrize("frames, cause", [
+    ("acquire (filelock/_api.py:1)\n    __enter__ (torch/utils/_filelock.py:24)", "hang.build_lock"),
+    ("wait (multiprocessing/synchronize.py:268)\n    work (train.py:3)", "hang.deadlock"),
+])  # fmt: skip
 def test_locks_that_are_shared_on_purpose(frames: str, cause: str) -> None:
     text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    {frames}\n'
     text += "    _launch (multiprocessing/popen_fork.py:71)\n    <module> (train.py:9)\n"

@@ -321,16 +321,13 @@ def test_inside_a_compiled_function_it_breaks_nothing_and_explains_why_the_table
     assert watch.history().empty and watch.table()["calls"].eq(0).all()
 
 
-@pytest.mark.parametrize(
-    ("which", "names"),
-    [
-        ("decoder.fusion.*", ["decoder.fusion.0", "decoder.fusion.1", "decoder.fusion.2"]),
-        ("fusion", ["decoder.fusion"]),
-        (nn.ConvTranspose2d, ["head.probability.3", "head.probability.6", "head.threshold.3", "head.threshold.6"]),
-        (["decoder.fusion", "head"], ["decoder.fusion", "head"]),
-        ("decoder.laterals.[01]", ["decoder.laterals.0", "decoder.laterals.1"]),
-    ],
-)
+@pytest.mark.parametrize(("which", "names"), [
+    ("decoder.fusion.*", ["decoder.fusion.0", "decoder.fusion.1", "decoder.fusion.2"]),
+    ("fusion", ["decoder.fusion"]),
+    (nn.ConvTranspose2d, ["head.probability.3", "head.probability.6", "head.threshold.3", "head.threshold.6"]),
+    (["decoder.fusion", "head"], ["decoder.fusion", "head"]),
+    ("decoder.laterals.[01]", ["decoder.laterals.0", "decoder.laterals.1"]),
+])  # fmt: skip
 def test_which_modules_are_meant(which: Any, names: list[str]) -> None:
     assert [name for name, _ in layer_watch.watch(Detector(width=16), which).modules] == names
 

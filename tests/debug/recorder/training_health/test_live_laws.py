@@ -40,16 +40,13 @@ class Twins(nn.Module):
         return self.online(x) + 0.1 * base
 
 
-@pytest.mark.parametrize(
-    ("name", "frozen", "update", "named"),
-    [
-        ("target_net", True, False, True),
-        ("copied", False, False, True),
-        ("target_net", False, True, False),  # moved by assignment, in no optimizer
-        ("ref_model", False, False, False),  # a reference is to stand still
-        ("frozen_copy", True, False, False),
-    ],
-)
+@pytest.mark.parametrize(("name", "frozen", "update", "named"), [
+    ("target_net", True, False, True),
+    ("copied", False, False, True),
+    ("target_net", False, True, False),  # moved by assignment, in no optimizer
+    ("ref_model", False, False, False),  # a reference is to stand still
+    ("frozen_copy", True, False, False),
+])  # fmt: skip
 def test_a_target_network_that_stands_still(tmp_path: Path, name: str, frozen: bool, update: bool, named: bool) -> None:
     model = Twins(name, frozen)
     optimizer = torch.optim.Adam(model.online.parameters(), lr=1e-2)

@@ -93,17 +93,14 @@ def validating(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
         model(batch[0])
 
 
-@pytest.mark.parametrize(
-    ("step", "words"),
-    [
-        (never, "no optimiser step was made in 16 batches (backward() has left gradients)"),
-        (stale, "gradients are never set to zero: in 6 of 6 inspected steps"),
-        (between, "none of 16 optimiser steps found a gradient"),
-        (swallowed, "16 batches were taken and none was trained on"),
-        (evaluating, "the model: eval mode, in all"),
-        (validating, "train mode in 16 validation batches"),
-    ],
-)
+@pytest.mark.parametrize(("step", "words"), [
+    (never, "no optimiser step was made in 16 batches (backward() has left gradients)"),
+    (stale, "gradients are never set to zero: in 6 of 6 inspected steps"),
+    (between, "none of 16 optimiser steps found a gradient"),
+    (swallowed, "16 batches were taken and none was trained on"),
+    (evaluating, "the model: eval mode, in all"),
+    (validating, "train mode in 16 validation batches"),
+])  # fmt: skip
 def test_a_step_in_the_wrong_order_is_named(tmp_path: Path, step: Step, words: str) -> None:
     text = report(tmp_path, step)
     assert words in text

@@ -194,18 +194,14 @@ def tenths(step: int) -> float:
     return 0.1 ** min(step, 4)
 
 
-@pytest.mark.parametrize(
-    ("factor", "rate", "words"),
-    [
-        (lambda step: max(0.0, 1 - step / 8), 1e-2, "learning rate was 0 in the last 120 of 128 steps"),
-        (lambda step: 0.5**step, 1e-2, "below a millionth of its largest (0.01) in"),
-        (tenths, 0.1, "below a thousandth of its largest (0.1) in"),
-        (lambda step: min(1.0, (step + 1) / 5000), 1.0, "still rising when the training ended, at 0.0256 of 1:"),
-        (lambda step: min(1.0, (step + 1) / 100), 1e-2, ""),
-        (lambda step: 0.5 + 0.5 * np.cos(np.pi * step / 128), 1e-2, ""),
-    ],
-    ids=["ends early", "vanishes", "falls by tenths", "never arrives", "warms up", "cosine"],
-)
+@pytest.mark.parametrize(("factor", "rate", "words"), [
+    (lambda step: max(0.0, 1 - step / 8), 1e-2, "learning rate was 0 in the last 120 of 128 steps"),
+    (lambda step: 0.5**step, 1e-2, "below a millionth of its largest (0.01) in"),
+    (tenths, 0.1, "below a thousandth of its largest (0.1) in"),
+    (lambda step: min(1.0, (step + 1) / 5000), 1.0, "still rising when the training ended, at 0.0256 of 1:"),
+    (lambda step: min(1.0, (step + 1) / 100), 1e-2, ""),
+    (lambda step: 0.5 + 0.5 * np.cos(np.pi * step / 128), 1e-2, ""),
+], ids=["ends early", "vanishes", "falls by tenths", "never arrives", "warms up", "cosine"])  # fmt: skip
 def test_rates_that_vanish_or_never_arrive_and_rates_that_do(tmp_path, factor, rate, words):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)

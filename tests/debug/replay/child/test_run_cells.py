@@ -106,19 +106,16 @@ def test_a_cell_that_raised_goes_on_and_the_last_cell_does_not(tmp_path: Path, w
         run_cells.execute({5: "gone"}, {5}, tmp_path, space)  # before its recording: why is in the answer
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("get_ipython().system('pip install secret')", ["!pip"]),
-        ("x = get_ipython().getoutput('KEY=secret run')", ["!"]),
-        ("get_ipython().run_line_magic('run', 'train.py')", ["%run"]),
-        ("get_ipython().run_cell_magic('bash', '', 'rm -r runs\\n')", ["%%bash"]),
-        ("get_ipython().run_line_magic('matplotlib', 'inline')", []),
-        ("get_ipython().run_cell_magic('time', '', '!pip install secret\\n')", ["!pip"]),
-        ("import asyncio\nawait asyncio.sleep(0)", ["await outside of a function"]),
-        ("def f(", []),
-    ],
-)
+@pytest.mark.parametrize(("code", "words"), [
+    ("get_ipython().system('pip install secret')", ["!pip"]),
+    ("x = get_ipython().getoutput('KEY=secret run')", ["!"]),
+    ("get_ipython().run_line_magic('run', 'train.py')", ["%run"]),
+    ("get_ipython().run_cell_magic('bash', '', 'rm -r runs\\n')", ["%%bash"]),
+    ("get_ipython().run_line_magic('matplotlib', 'inline')", []),
+    ("get_ipython().run_cell_magic('time', '', '!pip install secret\\n')", ["!pip"]),
+    ("import asyncio\nawait asyncio.sleep(0)", ["await outside of a function"]),
+    ("def f(", []),
+])  # fmt: skip
 def test_what_is_not_executed_again_is_named(code: str, words: list[str]) -> None:
     assert list(run_cells.left_out(run_cells.opened(code))) == words
 

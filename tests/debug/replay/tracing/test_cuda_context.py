@@ -214,21 +214,18 @@ def test_a_kernel_of_the_end_of_a_step_is_waited_for(tmp_path: Path) -> None:
     assert fault["kind"] == "exception" and ILLEGAL in fault["exception"] and not fault.get("op")
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        (ILLEGAL, True),
-        (ASSERT, True),
-        ("CUDA error: misaligned address", True),
-        ("Triton Error [CUDA]: CUDA_ERROR_INVALID_VALUE", False),
-        ("CUDA error: invalid configuration argument", False),
-        (CUDNN, False),
-        ("CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate(handle)`", False),
-        ("cuFFT error: CUFFT_EXEC_FAILED", False),
-        ("NCCL error: unhandled cuda error", False),
-        ("CUDA out of memory. Tried to allocate 2 GiB", False),
-    ],
-)
+@pytest.mark.parametrize(("text", "named"), [
+    (ILLEGAL, True),
+    (ASSERT, True),
+    ("CUDA error: misaligned address", True),
+    ("Triton Error [CUDA]: CUDA_ERROR_INVALID_VALUE", False),
+    ("CUDA error: invalid configuration argument", False),
+    (CUDNN, False),
+    ("CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate(handle)`", False),
+    ("cuFFT error: CUFFT_EXEC_FAILED", False),
+    ("NCCL error: unhandled cuda error", False),
+    ("CUDA out of memory. Tried to allocate 2 GiB", False),
+])  # fmt: skip
 def test_only_the_end_of_a_kernel_proves_by_itself_that_the_context_is_dead(text: str, named: bool) -> None:
     error = RuntimeError(text)
     assert (cuda_context.cause_of_death(error) is error) is named

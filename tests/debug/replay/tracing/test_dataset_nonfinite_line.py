@@ -37,16 +37,13 @@ def masked(index: int) -> Tensor:
     return torch.zeros(4).masked_fill(torch.arange(4) > index, float("nan"))
 
 
-@pytest.mark.parametrize(
-    ("load", "message"),
-    [
-        (whitened, "`aten::div` at {file}:{line} whitened"),
-        (whitened_by_numpy, "`NumPy, invalid value` at {file}:{line} whitened_by_numpy"),
-        (from_a_file, ""),
-        (masked, ""),
-        (lambda index: torch.zeros(4), ""),
-    ],
-)
+@pytest.mark.parametrize(("load", "message"), [
+    (whitened, "`aten::div` at {file}:{line} whitened"),
+    (whitened_by_numpy, "`NumPy, invalid value` at {file}:{line} whitened_by_numpy"),
+    (from_a_file, ""),
+    (masked, ""),
+    (lambda index: torch.zeros(4), ""),
+])  # fmt: skip
 def test_the_operator_that_produced_it_is_reported_with_its_line(load: Callable[[int], Tensor], message: str) -> None:
     line = load.__code__.co_firstlineno + 2
     assert nonfinite_tracker.find_loading_line(anew(load), "NaN") == message.format(file=__file__, line=line)

@@ -54,26 +54,23 @@ def test_after_the_culprit_the_rest_is_tried_and_where_none_is_each_in_turn_is_l
     assert [33] in many and many[-1] == [i for i in range(40) if i != 33] and len(many) < 16
 
 
-@pytest.mark.parametrize(
-    ("part", "like", "wanted"),
-    [
-        ({"hung": True, "place": {"path": "a"}}, {"kind": "hang", "path": "a"}, True),
-        ({"hung": True, "place": {"path": "b"}}, {"kind": "hang", "path": "a"}, False),
-        ({"hung": True, "place": {"path": "a.cell"}}, {"kind": "hang", "path": "a"}, True),
-        ({"hung": True}, {"kind": "crash"}, False),
-        ({"exit_code": 7, "place": {"path": "a"}}, {"kind": "crash", "path": "a"}, True),
-        ({"exit_code": 0, "place": {"path": "a"}}, {"kind": "crash", "path": "a"}, False),
-        ({"exit_code": 1, "fault": {"kind": "exception"}}, {"kind": "crash"}, False),
-        (
-            {"fault": {"exception": "ValueError: one", "path": "a"}},
-            {"kind": "exception", "exception": "OSError: x"},
-            False,
-        ),
-        ({"fault": {"exception": "ValueError: one"}}, {"kind": "exception", "exception": "ValueError: two"}, True),
-        ({"fault": {"kind": "nonfinite"}}, {"kind": "nonfinite"}, True),
-        ({"exit_code": 0}, {"kind": "nonfinite"}, False),
-    ],
-)
+@pytest.mark.parametrize(("part", "like", "wanted"), [
+    ({"hung": True, "place": {"path": "a"}}, {"kind": "hang", "path": "a"}, True),
+    ({"hung": True, "place": {"path": "b"}}, {"kind": "hang", "path": "a"}, False),
+    ({"hung": True, "place": {"path": "a.cell"}}, {"kind": "hang", "path": "a"}, True),
+    ({"hung": True}, {"kind": "crash"}, False),
+    ({"exit_code": 7, "place": {"path": "a"}}, {"kind": "crash", "path": "a"}, True),
+    ({"exit_code": 0, "place": {"path": "a"}}, {"kind": "crash", "path": "a"}, False),
+    ({"exit_code": 1, "fault": {"kind": "exception"}}, {"kind": "crash"}, False),
+    (
+        {"fault": {"exception": "ValueError: one", "path": "a"}},
+        {"kind": "exception", "exception": "OSError: x"},
+        False,
+    ),
+    ({"fault": {"exception": "ValueError: one"}}, {"kind": "exception", "exception": "ValueError: two"}, True),
+    ({"fault": {"kind": "nonfinite"}}, {"kind": "nonfinite"}, True),
+    ({"exit_code": 0}, {"kind": "nonfinite"}, False),
+])  # fmt: skip
 def test_what_a_part_does_counts_only_where_it_is_the_same_fault(part: Any, like: Any, wanted: bool) -> None:
     nothing = {"hung": False, "signal": None, "exit_code": None, "fault": None, "place": None}
     assert traced_alone.same({**nothing, **part}, like) is wanted

@@ -19,41 +19,38 @@ X = torch.ones(4, 3, 4)
 ORDER = torch.tensor([1, 3, 2, 0])
 
 
-@pytest.mark.parametrize(
-    ("name", "args", "kwargs", "moved"),
-    [
-        ("aten::index", (X, [ORDER]), {}, True),
-        ("aten::index", (X, [torch.arange(4), ORDER]), {}, False),  # the score of each sample's class
-        ("aten::index", (X, [X[:, 0, 0] > 0]), {}, True),
-        ("aten::index", (X, [None, torch.arange(3)]), {}, False),
-        ("aten::index", (torch.ones(7, 3), [ORDER]), {}, False),  # centres of classes
-        ("aten::index_select", (X, 0, ORDER), {}, True),
-        ("aten::index_select", (X, 1, torch.arange(2)), {}, False),
-        ("aten::index_select", (X, 0), {"index": ORDER}, True),
-        ("aten::flip", (X, [-1]), {}, False),
-        ("aten::flip", (X, [0, 1]), {}, True),
-        ("aten::roll", (X, [1]), {}, True),
-        ("aten::roll", (X, [1], [2]), {}, False),
-        ("aten::sort", (LENGTHS,), {"dim": -1, "descending": True}, True),
-        ("aten::sort", (X, -1), {}, False),
-        ("aten::sort", (X, 0), {}, True),
-        ("aten::topk", (X, 2), {}, False),
-        ("aten::topk", (LENGTHS, 2), {}, True),
-        ("aten::gather", (X, 1, ORDER), {}, False),
-        ("aten::masked_select", (X, X > 0), {}, True),
-        ("aten::relu", (X,), {}, False),
-        ("aten::sum", (X, [0, 2]), {}, True),  # of each class
-        ("aten::sum", (X, [1, -1]), {}, False),
-        ("aten::mean", (X,), {"dtype": None}, False),  # the loss: of no row
-        ("aten::mean", (X,), {"dim": [0]}, True),
-        ("aten::max", (X, 0), {}, True),
-        ("aten::max", (X, -1, True), {}, False),
-        ("aten::linalg_vector_norm", (X, 2, [0]), {}, True),
-        ("aten::linalg_vector_norm", (X, 2, [1, 2]), {}, False),
-        ("aten::scatter_add_", (torch.zeros(4), 0, ORDER, torch.ones(4)), {}, True),
-        ("aten::scatter", (torch.zeros(4, 5), 1, ORDER[:, None], 1), {}, False),  # one-hot
-    ],
-)
+@pytest.mark.parametrize(("name", "args", "kwargs", "moved"), [
+    ("aten::index", (X, [ORDER]), {}, True),
+    ("aten::index", (X, [torch.arange(4), ORDER]), {}, False),  # the score of each sample's class
+    ("aten::index", (X, [X[:, 0, 0] > 0]), {}, True),
+    ("aten::index", (X, [None, torch.arange(3)]), {}, False),
+    ("aten::index", (torch.ones(7, 3), [ORDER]), {}, False),  # centres of classes
+    ("aten::index_select", (X, 0, ORDER), {}, True),
+    ("aten::index_select", (X, 1, torch.arange(2)), {}, False),
+    ("aten::index_select", (X, 0), {"index": ORDER}, True),
+    ("aten::flip", (X, [-1]), {}, False),
+    ("aten::flip", (X, [0, 1]), {}, True),
+    ("aten::roll", (X, [1]), {}, True),
+    ("aten::roll", (X, [1], [2]), {}, False),
+    ("aten::sort", (LENGTHS,), {"dim": -1, "descending": True}, True),
+    ("aten::sort", (X, -1), {}, False),
+    ("aten::sort", (X, 0), {}, True),
+    ("aten::topk", (X, 2), {}, False),
+    ("aten::topk", (LENGTHS, 2), {}, True),
+    ("aten::gather", (X, 1, ORDER), {}, False),
+    ("aten::masked_select", (X, X > 0), {}, True),
+    ("aten::relu", (X,), {}, False),
+    ("aten::sum", (X, [0, 2]), {}, True),  # of each class
+    ("aten::sum", (X, [1, -1]), {}, False),
+    ("aten::mean", (X,), {"dtype": None}, False),  # the loss: of no row
+    ("aten::mean", (X,), {"dim": [0]}, True),
+    ("aten::max", (X, 0), {}, True),
+    ("aten::max", (X, -1, True), {}, False),
+    ("aten::linalg_vector_norm", (X, 2, [0]), {}, True),
+    ("aten::linalg_vector_norm", (X, 2, [1, 2]), {}, False),
+    ("aten::scatter_add_", (torch.zeros(4), 0, ORDER, torch.ones(4)), {}, True),
+    ("aten::scatter", (torch.zeros(4, 5), 1, ORDER[:, None], 1), {}, False),  # one-hot
+])  # fmt: skip
 def test_what_moves_rows(name: str, args: Any, kwargs: dict[str, Any], moved: bool) -> None:
     assert batch_rows.reorders_rows(name, args, kwargs, 4) is moved
     assert not batch_rows.reorders_rows(name, args, kwargs, None)

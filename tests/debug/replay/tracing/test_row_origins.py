@@ -53,16 +53,13 @@ def fault(out: Path, collate: Collate, samples: Sequence[Any], names: Sequence[s
 
 
 @pytest.mark.parametrize("collate", [flat, lists, padded])
-@pytest.mark.parametrize(
-    ("samples", "name"),
-    [
-        ([sample(), sample(1), sample(9), sample(2)], "c.png"),  # one could not be read
-        ([sample(), sample(), sample(1), sample(9)], "d.png"),
-        ([sample(9), sample(), sample(1), sample(2)], "a.png"),
-        ([sample(1, 2), sample(3, 9), sample(4, 5), sample(6, 8)], "b.png"),  # two crops of each page
-        ([sample(1, 2, 3), sample(), sample(9), sample()], "c.png"),  # as many rows as samples, by chance
-        ([sample(1), sample(2), sample(9), sample(3)], "c.png"),
-    ],
-)
+@pytest.mark.parametrize(("samples", "name"), [
+    ([sample(), sample(1), sample(9), sample(2)], "c.png"),  # one could not be read
+    ([sample(), sample(), sample(1), sample(9)], "d.png"),
+    ([sample(9), sample(), sample(1), sample(2)], "a.png"),
+    ([sample(1, 2), sample(3, 9), sample(4, 5), sample(6, 8)], "b.png"),  # two crops of each page
+    ([sample(1, 2, 3), sample(), sample(9), sample()], "c.png"),  # as many rows as samples, by chance
+    ([sample(1), sample(2), sample(9), sample(3)], "c.png"),
+])  # fmt: skip
 def test_the_sample_that_produced_a_row_is_named(tmp_path, collate, samples, name):
     assert fault(tmp_path, collate, samples)["names"] == [name]

@@ -210,20 +210,16 @@ class Broken(torch.autograd.Function):
         raise ValueError("planted")
 
 
-@pytest.mark.parametrize(
-    ("plant", "module"),
-    [
-        (lambda net: net.head.register_forward_hook(lambda m, i, o: Broken.apply(o)), "head"),
-        (lambda net: net.encoder[0].register_forward_hook(lambda m, i, o: Broken.apply(o)), "encoder.0"),
-        (
-            lambda net: net.encoder[2].register_forward_hook(lambda m, i, o: o.register_hook(lambda g: 1 / 0) and None),
-            "encoder.2",
-        ),
-        (lambda net: net.head.register_full_backward_hook(lambda m, i, o: 1 / 0), "head"),
-        (lambda net: net.head.register_full_backward_pre_hook(lambda m, o: 1 / 0), "head"),
-    ],
-    ids=["function in the head", "function inside", "tensor hook", "module hook", "module pre-hook"],
-)
+@pytest.mark.parametrize(("plant", "module"), [
+    (lambda net: net.head.register_forward_hook(lambda m, i, o: Broken.apply(o)), "head"),
+    (lambda net: net.encoder[0].register_forward_hook(lambda m, i, o: Broken.apply(o)), "encoder.0"),
+    (
+        lambda net: net.encoder[2].register_forward_hook(lambda m, i, o: o.register_hook(lambda g: 1 / 0) and None),
+        "encoder.2",
+    ),
+    (lambda net: net.head.register_full_backward_hook(lambda m, i, o: 1 / 0), "head"),
+    (lambda net: net.head.register_full_backward_pre_hook(lambda m, o: 1 / 0), "head"),
+], ids=["function in the head", "function inside", "tensor hook", "module hook", "module pre-hook"])  # fmt: skip
 def test_what_raises_in_backward_is_placed_in_its_module(tmp_path: Path, plant: Any, module: str) -> None:
     net = Net()
     plant(net)
