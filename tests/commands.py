@@ -5,7 +5,6 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,9 +24,7 @@ for number, command in enumerate(json.load(sys.stdin)):
 """
 
 
-def run_each(
-    commands: Iterable[str], cwd: Path, notes: Path, *, seconds: float, memory: int
-) -> dict[str, SimpleNamespace]:
+def run_each(commands, cwd, notes, *, seconds, memory):
     """Run commands in a folder within seconds and bytes of memory for all; return status, stdout and stderr of each."""
     lines, notes = list(commands), notes.resolve()
     notes.mkdir()

@@ -107,8 +107,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
-    collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    collector,
+):
     """Skip a file that cannot be imported because the machine lacks a system library."""
     report = yield
     reason = _lack(str(report.longrepr)) if report.outcome == "failed" else None

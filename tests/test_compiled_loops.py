@@ -4,12 +4,11 @@ import subprocess
 import sys
 
 import numba
-import pytest
 
 from ocrlab import compiled_loops
 
 
-def test_a_cache_that_cannot_be_written_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_does_not_matter(monkeypatch) -> None:
     real, asked = numba.njit, []
 
     def njit(signature: str, *, cache: bool = False, **options: object) -> object:

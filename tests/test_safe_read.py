@@ -4,14 +4,13 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from ocrlab import safe_read
 
 
-def test_a_file_and_its_ends_are_read(tmp_path: Path) -> None:
+def test_a_file_and_its_ends_are_read(tmp_path) -> None:
     path = tmp_path / "table"
     path.write_bytes(b"0123456789")
     assert safe_read.read(str(path)) == b"0123456789"
@@ -23,7 +22,7 @@ LOOKS = {"open": safe_read.open_file, "read": safe_read.read, "ends": lambda pat
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, look: str) -> None:
+def test_what_is_no_plain_file_is_refused_at_once(tmp_path, look: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     with socket.socket(socket.AF_UNIX) as server:
@@ -36,7 +35,7 @@ def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, look: str) -> 
         LOOKS[look]("/dev/zero")
 
 
-def test_a_link_is_refused_where_it_might_show_another_file(tmp_path: Path) -> None:
+def test_a_link_is_refused_where_it_might_show_another_file(tmp_path) -> None:
     (tmp_path / "secret").write_text("a", encoding="utf-8")
     (tmp_path / "link").symlink_to("secret")
     (tmp_path / "device.jpg").symlink_to("/dev/zero")
@@ -48,13 +47,13 @@ def test_a_link_is_refused_where_it_might_show_another_file(tmp_path: Path) -> N
         safe_read.read(tmp_path / "device.jpg")
 
 
-def test_the_pipe_of_a_shell_is_read_where_a_log_is_expected(tmp_path: Path) -> None:
+def test_the_pipe_of_a_shell_is_read_where_a_log_is_expected(tmp_path) -> None:
     command = ["bash", "-c", f"{sys.executable} -m ocrlab diagnose <(echo 'ValueError: x'; sleep 0.2; echo end)"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "Traceback" not in done.stderr and "cannot be read" not in done.stderr
 
 
-def test_what_leads_out_of_a_folder(tmp_path: Path) -> None:
+def test_what_leads_out_of_a_folder(tmp_path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "database").touch()
     (tmp_path / "data" / "link").symlink_to("../database")
@@ -64,7 +63,7 @@ def test_what_leads_out_of_a_folder(tmp_path: Path) -> None:
     assert not safe_read.leads_out(tmp_path / "data" / "link", tmp_path / "data", tmp_path)
 
 
-def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path) -> None:
     path = tmp_path / "sparse"
     with path.open("wb") as file:
         file.truncate(1 << 40)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,13 +22,13 @@ def written(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize("host", ["example.invalid", "example.com", "93.184.216.34"])
-def test_what_a_page_asks_for_is_recorded_and_refused(browser: Any, written: Callable[[str], Path], host: str) -> None:
+def test_what_a_page_asks_for_is_recorded_and_refused(browser, written: Callable[[str], Path], host: str) -> None:
     browser.open(written(f'<img src="http://{host}/a.png" alt="">'))
     assert browser.requests() == [f"http://{host}/a.png"]
     assert any("ERR_NAME_NOT_RESOLVED" in complaint for complaint in browser.complaints())
 
 
-def test_errors_of_scripts_are_recorded_once(browser: Any, written: Callable[[str], Path]) -> None:
+def test_errors_of_scripts_are_recorded_once(browser, written: Callable[[str], Path]) -> None:
     browser.open(written("<script>console.warn('careful'); throw Error('broken')</script>"))
     complaints = browser.complaints()
     assert len(complaints) == 2

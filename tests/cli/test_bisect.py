@@ -11,9 +11,7 @@ PROGRAM = "import os, sys\nif '--workers=4' in sys.argv and os.environ.get('AMP'
 
 
 @pytest.fixture
-def bisect(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
+def bisect(tmp_path, monkeypatch, capsys):
     """Return a function that runs `ocrlab bisect` in an empty folder: exit status, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
 

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -60,7 +59,7 @@ def test_what_was_not_measured_is_not_called_nothing_fits(proven: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_fit_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_real_fit_leaves_nothing_behind(tmp_path) -> None:
     generate.make(tmp_path / "pages", train=3, val=1)
     words = ["crop=64", "width=16", "evaluate.long_side=128", "trainer.accelerator=cpu", "trainer.precision=fp32"]
     words += ["runtime.channels_last=true", "runtime.workers=0", "runtime.threads=1", f"data={tmp_path / 'pages'}"]
@@ -92,7 +91,7 @@ def asked(*words: str) -> Answer:
     return memory_why.run(parser.parse_args(list(words)))
 
 
-def test_a_log_is_answered_with_seven_rows_and_a_sentence(tmp_path: Path) -> None:
+def test_a_log_is_answered_with_seven_rows_and_a_sentence(tmp_path) -> None:
     log = tmp_path / "train.log"
     log.write_text("DefaultCPUAllocator: can't allocate memory: you tried to allocate 21474836480 bytes.\n")
     done = asked(str(log))
@@ -105,7 +104,7 @@ def test_a_log_is_answered_with_seven_rows_and_a_sentence(tmp_path: Path) -> Non
     assert json.loads(json.dumps(done.record))["schema"] == 1
 
 
-def test_no_memory_failure_ends_with_status_1(tmp_path: Path) -> None:
+def test_no_memory_failure_ends_with_status_1(tmp_path) -> None:
     log = tmp_path / "train.log"
     log.write_text("KeyError: 'x'\n")
     assert asked(str(log)).status == 1
@@ -137,7 +136,7 @@ def test_json_lines_reach_the_stdout_reserved_for_answers(capfd: pytest.CaptureF
     assert {record["pid"] for record in [*records, done.record]} == {os.getpid()}
 
 
-def test_it_ends_with_its_process(tmp_path: Path) -> None:
+def test_it_ends_with_its_process(tmp_path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
     done = watched(str(child.pid), "--seconds", "0.1")
     assert done.record["pid"] == child.pid
@@ -146,7 +145,7 @@ def test_it_ends_with_its_process(tmp_path: Path) -> None:
         watched(str(child.pid))
 
 
-def test_the_whole_machine_where_no_run_lives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_whole_machine_where_no_run_lives(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     done = watched("--count", "1")
     assert "the whole machine" in done.text

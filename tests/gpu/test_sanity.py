@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -59,7 +58,7 @@ def test_a_step_leaves_nothing_on_the_device() -> None:
     assert torch.equal(torch.cuda.get_rng_state(), state)
 
 
-def test_gpu_and_cpu_agree(root: Path) -> None:
+def test_gpu_and_cpu_agree(root) -> None:
     config = configs.load(overrides={"data": str(root / "data_samples"), "crop": 128, "batch_size": 2, "width": 16})
     report = sanity_checks.check(config, only=["numbers"])
     assert {check.name: check.judgement for check in report.checks}["GPU against CPU"] == "ok", str(report)

@@ -2,7 +2,6 @@
 
 import os
 import resource
-from pathlib import Path
 
 import pytest
 import torch
@@ -33,7 +32,7 @@ class Runs:
     (lambda path: torch.save({"ocrlab": {"schema": 1}, "detector": {"a": torch.ones(1)}}, path), "no detector"),
     (lambda path: torch.save({"ocrlab": CARD, "detector": {"a": torch.ones(1)}}, path), "do not match"),
 ])  # fmt: skip
-def test_a_file_that_is_no_checkpoint_is_a_single_clear_error(tmp_path: Path, write, message: str) -> None:
+def test_a_file_that_is_no_checkpoint_is_a_single_clear_error(tmp_path, write, message: str) -> None:
     path = tmp_path / "some.ckpt"
     write(path)
     with pytest.raises(CheckpointError) as caught:
@@ -42,7 +41,7 @@ def test_a_file_that_is_no_checkpoint_is_a_single_clear_error(tmp_path: Path, wr
     assert "weights_only" not in str(caught.value) and ".." not in str(caught.value).replace(str(path), "")
 
 
-def test_a_cut_file_is_named_as_cut(tmp_path: Path) -> None:
+def test_a_cut_file_is_named_as_cut(tmp_path) -> None:
     path = tmp_path / "cut.ckpt"
     checkpoint.save({"ocrlab": CARD, "detector": {"a": torch.ones(1000)}}, path)
     path.write_bytes(path.read_bytes()[:2000])
@@ -50,7 +49,7 @@ def test_a_cut_file_is_named_as_cut(tmp_path: Path) -> None:
         checkpoint.load(path)
 
 
-def test_a_run_goes_on_with_the_network_that_it_began_with(tmp_path: Path) -> None:
+def test_a_run_goes_on_with_the_network_that_it_began_with(tmp_path) -> None:
     path = tmp_path / "last.ckpt"
     checkpoint.save({"ocrlab": CARD}, path)
     assert checkpoint.to_resume(path, Config(batch_size=2))["step"] == 1
@@ -61,7 +60,7 @@ def test_a_run_goes_on_with_the_network_that_it_began_with(tmp_path: Path) -> No
     assert checkpoint.to_resume(path, Config())["step"] == 1, "an older one that does not say"
 
 
-def test_the_checkpoint_of_a_run_that_was_sharded_is_read(tmp_path: Path) -> None:
+def test_the_checkpoint_of_a_run_that_was_sharded_is_read(tmp_path) -> None:
     """Older versions had trainer.strategy=fsdp, whose checkpoints hold whole weights."""
     path, config = tmp_path / "best.ckpt", Config(width=32)
     checkpoint.save_detector(Detector("resnet18_slim", "fpn", 32), path, config, 1, {})
@@ -72,7 +71,7 @@ def test_the_checkpoint_of_a_run_that_was_sharded_is_read(tmp_path: Path) -> Non
     assert (model.width, read) == (32, config)
 
 
-def test_what_a_kill_left_half_written_is_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_what_a_kill_left_half_written_is_removed_and_nothing_else(tmp_path) -> None:
     """Each kill in the middle of a save would leave a hundred megabytes, and a resumed run may be killed often."""
     (tmp_path / ".last.ckpt.123.tmp").write_bytes(b"half")
     checkpoint.save({"ocrlab": CARD}, tmp_path / "last.ckpt")
@@ -81,7 +80,7 @@ def test_what_a_kill_left_half_written_is_removed_and_nothing_else(tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == [".notes.tmp", "last.ckpt"]
 
 
-def test_a_full_disk_is_reported_and_leaves_the_old_checkpoint(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_the_old_checkpoint(tmp_path) -> None:
     path = tmp_path / "last.ckpt"
     checkpoint.save({"a": torch.zeros(4)}, path)
     before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -1,6 +1,5 @@
 """The sections of the crash notebook, with verdicts made by hand; tests/notebooks/test_executed.py runs the whole."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,7 +49,7 @@ def test_the_lab_is_listed_and_a_wrong_name_gets_the_nearest() -> None:
         crash.caught(SimpleNamespace(), "segw", "", "", 5.0)  # type: ignore[arg-type]
 
 
-def test_an_incident_is_opened(tmp_path: Path) -> None:
+def test_an_incident_is_opened(tmp_path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("Fatal Python error: Segmentation fault\n")
     caught = crash.caught(SimpleNamespace(), "", "", str(log), 5.0)  # type: ignore[arg-type]

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from papermill.exceptions import PapermillExecutionError
@@ -43,7 +42,7 @@ def test_another_python_without_torch_fails_with_the_command_that_fixes_it(execu
 
 @of("00")
 @pytest.mark.slow
-def test_the_kernels_own_python_passes(execute: Any) -> None:
+def test_the_kernels_own_python_passes(execute) -> None:
     pytest.importorskip("torch")
     assert results.load(execute()).outcome == "PASS"
 
@@ -65,7 +64,7 @@ TINY = {"batch_size": 1, "crop": 64, "followed": 1, "workers": 0, "overrides": [
 
 @of("02")
 @pytest.mark.slow
-def test_it_finds_the_planted_leak_from_any_folder(execute: Any, finished: Any) -> None:
+def test_it_finds_the_planted_leak_from_any_folder(execute, finished) -> None:
     _, html = finished(execute(**TINY), "PASS")
     for part in ("encoder.layer4", "activations", "kept.append(output)", "high-water mark"):
         assert part in html
@@ -77,7 +76,7 @@ FAST = ["runtime.channels_last=true", "evaluate.long_side=96", "trainer.val_page
 
 @of("03")
 @pytest.mark.slow
-def test_it_runs_from_any_folder_and_reports_how_it_ended(execute: Any, tmp_path: Path, finished: Any) -> None:
+def test_it_runs_from_any_folder_and_reports_how_it_ended(execute, tmp_path: Path, finished) -> None:
     result, html = finished(execute(**SMALL, precision="fp32", overrides=FAST), "FAIL")  # two steps teach nothing
     assert result.metrics["hmean@0.5"]["limit"] == 0.85
     assert result.metrics["pages"]["value"] == 16
@@ -110,7 +109,7 @@ def test_bad_parameters_stop_it_at_once_with_everything_that_is_wrong(execute, t
 
 
 @of("03")
-def test_stopped_in_the_middle_it_stays_incomplete(execute: Any, tmp_path: Path, html_of: Any) -> None:
+def test_stopped_in_the_middle_it_stays_incomplete(execute, tmp_path: Path, html_of) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(PapermillExecutionError, match="DataError"):
         execute(data=str(tmp_path / "empty"))
@@ -121,7 +120,7 @@ def test_stopped_in_the_middle_it_stays_incomplete(execute: Any, tmp_path: Path,
 
 @of("04")
 @pytest.mark.slow
-def test_it_runs_from_any_folder_and_locates_what_it_planted(execute: Any, cells: Any, finished: Any) -> None:
+def test_it_runs_from_any_folder_and_locates_what_it_planted(execute, cells, finished) -> None:
     path = execute(max_steps=2, batch_size=2, crop=64)
     _, html = finished(path, "PASS", 2_000_000)
     assert "3 of 3 planted faults are located" in html
@@ -132,7 +131,7 @@ def test_it_runs_from_any_folder_and_locates_what_it_planted(execute: Any, cells
 
 @of("04")
 @pytest.mark.slow
-def test_a_wrong_module_is_refused_with_the_nearest_name(execute: Any) -> None:
+def test_a_wrong_module_is_refused_with_the_nearest_name(execute) -> None:
     with pytest.raises(PapermillExecutionError, match="decoder.fusion"):
         execute(module="decoder.fussion")
     assert results.load(Path("out.ipynb")).outcome != "PASS"
@@ -145,7 +144,7 @@ QUICK = {"channels_last": True, "workers_tried": [0, 1], "seconds": 0.2, "limit"
 
 @of("05")
 @pytest.mark.slow
-def test_it_runs_from_any_folder_and_recommends_what_it_measured(execute: Any, tmp_path: Path, finished: Any) -> None:
+def test_it_runs_from_any_folder_and_recommends_what_it_measured(execute, tmp_path: Path, finished) -> None:
     _, html = finished(execute(**LOADER, **QUICK), "PASS")
     assert re.search(r"ocrlab train runtime.workers=[01] runtime.threads=1", html)
     assert "receipt" in html and "ui.perfetto.dev" in html
@@ -197,7 +196,7 @@ def test_the_same_detector_twice_is_a_warning_and_not_a_winner(execute, root, tm
 
 @of("07")
 @pytest.mark.slow
-def test_runs_that_are_not_there_stop_it_in_words(execute: Any, tmp_path: Path) -> None:
+def test_runs_that_are_not_there_stop_it_in_words(execute, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(PapermillExecutionError, match="child failed"):
         execute(compared=[str(tmp_path / "empty")])
@@ -228,7 +227,7 @@ def test_it_runs_from_any_folder_and_its_report_shows_the_static_side(execute, t
     ({"val_split": "tests"}, "tests"),
     ({"page": -1}, "at least 0"),
 ])  # fmt: skip
-def test_a_wrong_parameter_gets_a_single_sentence(execute: Any, values: dict[str, Any], words: str, cells: Any) -> None:
+def test_a_wrong_parameter_gets_a_single_sentence(execute, values, words: str, cells) -> None:
     with pytest.raises(PapermillExecutionError, match=words):
         execute(**values)
     [error] = [

@@ -54,7 +54,7 @@ def test_a_line_break_inside_is_looked_through_and_lines_keep_their_numbers(monk
     ("HTTP_PROXY", "http://me:hunter22@proxy:8080", "the proxy refused hunter22 there"),
     ("DATABASE_URL", "postgres://me:p%40ssw0rd9@db/x", "wrong password p@ssw0rd9 given"),
     ("AZURE_STORAGE_CONNECTION_STRING", "AccountName=a;AccountKey=q9==", "got AccountName=a;AccountKey=q9== here"),
-    ("AZURE_DEVOPS_EXT_PAT", "abcdefgh12345678ijkl", "got abcdefgh12345678ijkl"),  # pytest puts the id into the environment
+    ("AZURE_DEVOPS_EXT_PAT", "abcdefgh12345678ijkl", "got abcdefgh12345678ijkl"),  # ids go into the environment
 ], ids=["proxy", "database", "azure", "devops"])  # fmt: skip
 def test_what_else_is_secret_in_the_environment(name, value, text, monkeypatch):
     monkeypatch.setenv(name, value)

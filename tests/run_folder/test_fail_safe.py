@@ -3,7 +3,6 @@
 import contextlib
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from ocrlab.run_folder import fail_safe
 from ocrlab.run_folder.fail_safe import NAME, InstrumentGuard, append_own_error, guarded
 
 
-def test_an_error_is_written_with_its_traceback_and_goes_no_further(tmp_path: Path) -> None:
+def test_an_error_is_written_with_its_traceback_and_goes_no_further(tmp_path) -> None:
     (tmp_path / "flight").mkdir()
     for number in range(2):
         with guarded(tmp_path, "watch: the hang"):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import stat
 import subprocess
@@ -113,22 +112,6 @@ def test_the_first_error_leaves_as_it_was_raised(tmp_path: Path) -> None:
     assert error["message"] == str(first)
     assert error["where"].startswith(__file__)
     assert "raise first" in error["traceback"]
-
-
-def test_the_story_of_the_lost_cuda_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The system that this rebuilds opened `<run>/.FAILURE` in its handler; the folder was not there.
-
-    The FileNotFoundError replaced the CUDA error, and nobody ever saw what was wrong. Here the error that leaves is
-    the CUDA error, nothing is chained to it, and the folder is made again to hold it.
-    """
-    with pytest.raises(RuntimeError, match="CUDA error") as caught, run_folder.run(tmp_path, "a") as folder:
-        shutil.rmtree(folder.path)
-        raise RuntimeError("CUDA error: device-side assert triggered")
-    assert caught.value.__context__ is None
-    assert caught.value.__cause__ is None
-    assert run_folder.status(folder.path).status == "failure"
-    assert "CUDA error" in (folder.path / ".FAILURE").read_text()
-    assert capfd.readouterr().err == ""
 
 
 def test_a_sentinel_that_cannot_be_removed_is_reported_and_does_not_count(tmp_path, monkeypatch, capfd):

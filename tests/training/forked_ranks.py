@@ -99,9 +99,7 @@ def alone(work: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def train(
-    place: Path, pages: Path, *words: str, resume: Path | None = None, stop: tuple[int, int] | None = None
-) -> None:
+def train(place, pages, *words, resume=None, stop=None):
     """Train and keep what was seen: losses of micro-batches, gradients before each step, weights after it.
 
     `stop` is a rank and a micro-batch after which it gets SIGTERM.

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ def at(findings: list[Finding], kind: str) -> list[int | None]:
     return [finding.box for finding in findings if finding.kind == kind]
 
 
-def test_clean_pages_are_clean(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_clean_pages_are_clean(draw, tmp_path: Path) -> None:
     for seed in range(4):
         draw(seed).write(tmp_path, f"p{seed}")
     assert problems(tmp_path) == []
@@ -39,7 +38,7 @@ def test_a_shift_of_half_a_height_is_detected(draw, tmp_path, shift):
     assert {finding.kind for finding in findings} == {"misplaced"}
 
 
-def test_a_sloppy_edge_is_no_shift(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_sloppy_edge_is_no_shift(draw, tmp_path: Path) -> None:
     page = draw(2)
     rng = np.random.default_rng(0)
     page.quads = [quad + rng.integers(-2, 3, 2).astype(np.float32) for quad in page.quads]
@@ -47,7 +46,7 @@ def test_a_sloppy_edge_is_no_shift(draw: Callable[..., Any], tmp_path: Path) -> 
     assert problems(tmp_path) == []
 
 
-def test_each_planted_mistake_is_named(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_each_planted_mistake_is_named(draw, tmp_path: Path) -> None:
     page = draw(3, lines=20)
     quads, texts = page.quads, page.texts
     quads[1] = quads[1][::-1].copy()  # counter-clockwise
@@ -69,7 +68,7 @@ def test_each_planted_mistake_is_named(draw: Callable[..., Any], tmp_path: Path)
     assert min(np.abs(place - gone[0].mean(axis=0)).max() for place in places) < 10
 
 
-def test_x_and_y_exchanged_are_distinguished_from_a_reversed_box(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_x_and_y_exchanged_are_distinguished_from_a_reversed_box(draw, tmp_path: Path) -> None:
     page = draw(4)
     page.quads[6] = page.quads[6][:, ::-1].copy()
     page.quads[9] = page.quads[9][::-1].copy()
@@ -78,7 +77,7 @@ def test_x_and_y_exchanged_are_distinguished_from_a_reversed_box(draw: Callable[
     assert kinds == {7: "swapped", 10: "reversed"}
 
 
-def test_exchanged_texts_are_a_pair(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_exchanged_texts_are_a_pair(draw, tmp_path: Path) -> None:
     page = draw(4)
     long = max(range(len(page.texts)), key=lambda index: len(page.texts[index]))
     page.texts[long], page.texts[1] = page.texts[1], page.texts[long]
@@ -89,7 +88,7 @@ def test_exchanged_texts_are_a_pair(draw: Callable[..., Any], tmp_path: Path) ->
     assert "px" in finding.why
 
 
-def test_a_page_on_the_wrong_image_names_the_other(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_page_on_the_wrong_image_names_the_other(draw, tmp_path: Path) -> None:
     first, two = draw(5, lines=10), draw(6, lines=12)
     two.quads = [quad + np.float32((3, 17)) for quad in two.quads]
     two.image = np.roll(two.image, (17, 3), axis=(0, 1))
@@ -103,7 +102,7 @@ def test_a_page_on_the_wrong_image_names_the_other(draw: Callable[..., Any], tmp
     assert ("swapped", "b", "a") in findings
 
 
-def test_boxes_for_another_frame_are_a_single_finding(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_boxes_for_another_frame_are_a_single_finding(draw, tmp_path: Path) -> None:
     half, across = draw(7), draw(8)
     half.quads = [quad * np.float32(2.5) for quad in half.quads]
     across.quads = [quad[:, ::-1].copy() for quad in across.quads]
@@ -118,7 +117,7 @@ def test_boxes_for_another_frame_are_a_single_finding(draw: Callable[..., Any], 
     assert "change places" in findings["across"].why
 
 
-def test_exif_traps_are_reported(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_exif_traps_are_reported(draw, tmp_path: Path) -> None:
     page = draw(9)
     page.write(tmp_path, "trap", suffix=".jpg")
     place = tmp_path / "train" / "images" / "trap.jpg"
@@ -130,7 +129,7 @@ def test_exif_traps_are_reported(draw: Callable[..., Any], tmp_path: Path) -> No
     assert "orientation 6" in finding.why
 
 
-def test_broken_pages_do_not_end_the_run(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_broken_pages_do_not_end_the_run(draw, tmp_path: Path) -> None:
     page = draw(10)
     for name in ("good", "cut", "text", "line"):
         page = draw(10 + len(name) * ord(name[0]))
@@ -202,7 +201,7 @@ def test_each_of_a_few_forgotten_boxes_is_a_warning_and_of_a_habit_the_first(dra
     assert counts == {("few", "warn"): 3, ("few", "note"): 0, ("many", "warn"): 1, ("many", "note"): 8}
 
 
-def test_a_misplaced_box_explains_its_own_line_only(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_misplaced_box_explains_its_own_line_only(draw, tmp_path: Path) -> None:
     page = draw(19)
     page.quads[9] = page.quads[9] + np.float32((0, -12))  # of the right column, and the one below is forgotten
     gone = page.quads.pop(11)
@@ -214,7 +213,7 @@ def test_a_misplaced_box_explains_its_own_line_only(draw: Callable[..., Any], tm
     assert np.abs(forgotten.mean(axis=0) - gone.mean(axis=0)).max() < 6
 
 
-def test_rows_of_stars_and_cloth_are_no_text(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_rows_of_stars_and_cloth_are_no_text(draw, tmp_path: Path) -> None:
     page = draw(17)
     page.image = np.vstack([page.image, np.full((200, 520, 3), 235, np.uint8)])
     cv2.putText(page.image, "*" * 30, (40, 640), cv2.FONT_HERSHEY_SIMPLEX, 0.6, (30, 30, 30), 2, cv2.LINE_AA)
@@ -224,7 +223,7 @@ def test_rows_of_stars_and_cloth_are_no_text(draw: Callable[..., Any], tmp_path:
     assert problems(tmp_path) == []
 
 
-def test_photographs_are_judged_by_numbers(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_photographs_are_judged_by_numbers(draw, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for number in range(3):
         page = draw(number, lines=8)
@@ -238,7 +237,7 @@ def test_photographs_are_judged_by_numbers(draw: Callable[..., Any], tmp_path: P
     assert {finding.kind for finding in findings if finding.severity != "note"} == {"reversed"}
 
 
-def test_empty_pages_and_ignored_boxes_are_no_mistake(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_empty_pages_and_ignored_boxes_are_no_mistake(draw, tmp_path: Path) -> None:
     page = draw(11)
     page.quads = [quad + np.float32((0, 9)) for quad in page.quads]
     page.texts = ["###"] * len(page.texts)
@@ -249,7 +248,7 @@ def test_empty_pages_and_ignored_boxes_are_no_mistake(draw: Callable[..., Any], 
     assert [finding for finding in problems(tmp_path) if finding.kind != "missing_box"] == []
 
 
-def test_progress_splits_and_the_lack_of_data(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_progress_splits_and_the_lack_of_data(draw, tmp_path: Path) -> None:
     draw(12).write(tmp_path, "a", split="train")
     draw(13).write(tmp_path, "b", split="val")
     calls: list[tuple[int, int]] = []

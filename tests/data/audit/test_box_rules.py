@@ -1,7 +1,5 @@
 """The rules of the data doctor at their limits; test_audit_job.py has each kind of mistake on a whole page."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -48,7 +46,7 @@ def missing_lines(page: Any) -> list[tuple[missing_boxes.Line, np.ndarray]]:
 
 
 @pytest.mark.parametrize("at", [4, 7, 12])
-def test_a_line_left_out_is_detected(draw: Callable[..., Any], at: int) -> None:
+def test_a_line_left_out_is_detected(draw, at: int) -> None:
     page = draw(3)
     gone = page.quads.pop(at)
     [(line, place)] = missing_lines(page)
@@ -56,7 +54,7 @@ def test_a_line_left_out_is_detected(draw: Callable[..., Any], at: int) -> None:
     assert np.abs(place - [*gone[0], *gone[2]]).max() < 8
 
 
-def test_print_that_stands_on_a_ruling_is_a_line(draw: Callable[..., Any]) -> None:
+def test_print_that_stands_on_a_ruling_is_a_line(draw) -> None:
     page = draw(5)
     gone = page.quads.pop(6)
     bottom = round(float(gone[2, 1])) - 4  # touches the letters
@@ -65,7 +63,7 @@ def test_print_that_stands_on_a_ruling_is_a_line(draw: Callable[..., Any]) -> No
     assert np.abs(place - [*gone[0], *gone[2]]).max() < 8
 
 
-def test_scrawls_repeat_no_sign_of_the_boxes(draw: Callable[..., Any]) -> None:
+def test_scrawls_repeat_no_sign_of_the_boxes(draw) -> None:
     page = draw(6)
     page.image = np.vstack([page.image, np.full((80, 520, 3), 235, np.uint8)])
     rng = np.random.default_rng(0)
@@ -77,7 +75,7 @@ def test_scrawls_repeat_no_sign_of_the_boxes(draw: Callable[..., Any]) -> None:
     assert missing_lines(page) == []
 
 
-def test_a_page_saved_again_at_half_size_is_recognised(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_page_saved_again_at_half_size_is_recognised(draw, tmp_path) -> None:
     page = draw(1)
     page.write(tmp_path, "a")
     page.write(tmp_path, "same")

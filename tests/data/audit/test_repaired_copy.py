@@ -1,7 +1,5 @@
 """What the data doctor reads and writes: pages as they were written, contact sheets, the cleaned copy."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ from ocrlab.data.formats.icdar import read_icdar
 from ocrlab.errors import DataError
 
 
-def test_what_is_certain_is_fixed_and_reported(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_what_is_certain_is_fixed_and_reported(draw, tmp_path) -> None:
     data, target = tmp_path / "data", tmp_path / "clean"
     page = draw(1)
     count = len(page.quads)
@@ -35,7 +33,7 @@ def test_what_is_certain_is_fixed_and_reported(draw: Callable[..., Any], tmp_pat
     assert len((target / "CHANGES.txt").read_text().splitlines()) == 4
 
 
-def test_nothing_is_overwritten(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_nothing_is_overwritten(draw, tmp_path) -> None:
     draw(3).write(tmp_path / "data", "p")
     with pytest.raises(DataError, match="already exists"):
         repaired_copy.copy(tmp_path / "data", tmp_path / "data", [])
@@ -62,7 +60,7 @@ def test_what_was_ended_midway_leaves_nothing(draw, tmp_path, monkeypatch):
     assert repaired_copy.copy(tmp_path / "data", tmp_path / "clean", []).pages == 2
 
 
-def test_each_finding_has_a_crop_and_sheets_are_paged(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_each_finding_has_a_crop_and_sheets_are_paged(draw, tmp_path) -> None:
     page = draw(1)
     page.write(tmp_path, "p")
     points = [[float(x), float(y)] for x, y in page.quads[0]]
@@ -83,7 +81,7 @@ def test_each_finding_has_a_crop_and_sheets_are_paged(draw: Callable[..., Any], 
     assert (sheet < 100).any(), "its words are there"
 
 
-def test_lines_keep_their_numbers_and_bad_ones_their_reasons(tmp_path: Path) -> None:
+def test_lines_keep_their_numbers_and_bad_ones_their_reasons(tmp_path) -> None:
     file = tmp_path / "gt_p.txt"
     file.write_bytes(b"\xef\xbb\xbf1,1,9,1,9,9,1,9,a,b\r\n\r\nx,1\n1,1,9,1,9,9,1,nan,c\n1,1,9,1,9,9,1,9,###\n")
     raw = raw_annotations.Raw("p", "train", None, file)
@@ -95,7 +93,7 @@ def test_lines_keep_their_numbers_and_bad_ones_their_reasons(tmp_path: Path) -> 
     assert len(raw.notes) == 2
 
 
-def test_loose_files_find_images_around_them(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_loose_files_find_images_around_them(draw, tmp_path) -> None:
     draw(1).write(tmp_path, "p")
     loose = tmp_path / "defects" / "raw"
     loose.mkdir(parents=True)
@@ -106,7 +104,7 @@ def test_loose_files_find_images_around_them(draw: Callable[..., Any], tmp_path:
     assert pages["q"].image is None
 
 
-def test_an_annotation_file_that_cannot_be_read_is_an_error_and_no_loose_images(tmp_path: Path) -> None:
+def test_an_annotation_file_that_cannot_be_read_is_an_error_and_no_loose_images(tmp_path) -> None:
     for split in ("train", "val"):
         (tmp_path / split).mkdir()
         (tmp_path / split / "p.png").write_bytes(b"")

@@ -100,9 +100,7 @@ def test_other_polygons_become_their_rectangle(tmp_path: Path) -> None:
 FILE = Path("gt.txt")
 
 
-def arc(
-    radius: float = 150, thick: float = 40, points: int = 7, centre: tuple[float, float] = (320, 300)
-) -> np.ndarray:
+def arc(radius=150, thick=40, points=7, centre=(320, 300)):
     """Return a bow of text (2 * points, 2): along its top from left to right, and back along its foot."""
     angles = np.linspace(np.pi * 1.15, np.pi * 1.85, points)
     ring = np.stack([np.cos(angles), np.sin(angles)], axis=1)

@@ -17,13 +17,13 @@ WIDTH, HEIGHT = 80, 120
 
 
 def page(
-    folder: Path,
-    name: str = "a",
-    lines: str | None = "10,20,60,20,60,40,10,40,one\n",
+    folder,
+    name="a",
+    lines="10,20,60,20,60,40,10,40,one\n",
     *,
-    size: tuple[int, int] = (WIDTH, HEIGHT),
-    orientation: int | None = None,
-) -> None:
+    size=(WIDTH, HEIGHT),
+    orientation=None,
+):
     """Write an image and its ICDAR text into FOLDER/train."""
     for sub in ("images", "gts"):
         (folder / "train" / sub).mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 import json
 import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from ocrlab.training import loop
 from tests.training.test_loop import losses, pages, tiny  # noqa: F401  # a fixture among them
 
 
-def test_samples_are_the_same_by_every_way(root: Path, tmp_path: Path) -> None:
+def test_samples_are_the_same_by_every_way(root, tmp_path) -> None:
     result = convert(root / "data_samples", tmp_path / "shards", "shards", splits=["val"])
     assert (result.pages, result.problems) == ({"val": 16}, [])
     plain = {sample.name: sample for sample in reader.load(root / "data_samples", "val").samples}
@@ -33,7 +32,7 @@ def test_samples_are_the_same_by_every_way(root: Path, tmp_path: Path) -> None:
         assert sample.image.read_bytes() == other.image.read_bytes()
 
 
-def test_tars_are_bounded_and_the_same_bytes_each_time(root: Path, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_tars_are_bounded_and_the_same_bytes_each_time(root, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(writer, "LIMIT", 300_000)
     for name in ("one", "two"):
         convert(root / "data_samples", tmp_path / name, "shards", splits=["val"])
@@ -53,14 +52,14 @@ def test_tars_are_bounded_and_the_same_bytes_each_time(root: Path, tmp_path: Pat
     assert len(reader.load(tmp_path / "one", "val").samples) == 16
 
 
-def test_a_page_larger_than_a_tar_gets_its_own(root: Path, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_page_larger_than_a_tar_gets_its_own(root, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(writer, "LIMIT", 10)
     convert(root / "data_samples", tmp_path / "shards", "shards", splits=["val"])
     assert len(list((tmp_path / "shards" / "val").glob("*.tar"))) == 16
 
 
 @pytest.mark.parametrize("images", ["link", "none"])
-def test_images_can_only_be_copied(root: Path, tmp_path: Path, images: str) -> None:
+def test_images_can_only_be_copied(root, tmp_path, images: str) -> None:
     with pytest.raises(DataError, match="hold the images themselves"):
         convert(root / "data_samples", tmp_path / "shards", "shards", images=images)  # type: ignore[arg-type]
     convert(root / "data_samples", tmp_path / "shards", "shards", splits=["val"])
@@ -72,7 +71,7 @@ def test_images_can_only_be_copied(root: Path, tmp_path: Path, images: str) -> N
 
 
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
-def test_training_on_shards_is_training_on_files(pages: Path, runs: Path, tmp_path: Path, workers: int) -> None:  # noqa: F811
+def test_training_on_shards_is_training_on_files(pages, runs, tmp_path, workers: int) -> None:  # noqa: F811
     """Same pages in the same order, to the last bit of the loss, also when it goes on after its last checkpoint."""
     convert(pages, tmp_path / "shards", "shards")
     more = ("tracking=disabled", "trainer.val_pages=1", f"runtime.workers={workers}")
@@ -86,7 +85,7 @@ def test_training_on_shards_is_training_on_files(pages: Path, runs: Path, tmp_pa
     assert {name for names in recorded for name in names} == {"p0", "p1", "p2"}
 
 
-def test_the_data_doctor_sees_the_same_in_shards(root: Path, tmp_path: Path) -> None:
+def test_the_data_doctor_sees_the_same_in_shards(root, tmp_path) -> None:
     convert(root / "data_samples", tmp_path / "shards", "shards", splits=["val"])
     plain, packed = (audit.check(place, ["val"]) for place in (root / "data_samples", tmp_path / "shards"))
     assert [(finding.kind, finding.page, finding.box) for finding in packed] == [

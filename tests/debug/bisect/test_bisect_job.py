@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,7 @@ def on(name): return given.get(name, os.environ.get(name)) == "1"
 """
 
 
-def hunted(
-    tmp_path: Path, body: str, names: Sequence[str] = "abcd", limits: Limits | None = None, **more: Any
-) -> tuple[BisectJob, Answer, Search]:
+def hunted(tmp_path, body, names="abcd", limits=None, **more):
     """Bisect a small program whose factors are words name=1 or name=0."""
     flips = factors.parse_factors([f"{name}=1:0" for name in names])
     words = [sys.executable, "-S", "-c", BUGGY + body, *(f"{name}={{{name}}}" for name in names)]

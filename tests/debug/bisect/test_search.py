@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,7 @@ class RunsSpent(Exception):
     pass
 
 
-def answer_of(
-    count: int, program: Program, suspicion: Sequence[float] = (), rate: float | None = None
-) -> tuple[Answer, Search]:
+def answer_of(count, program, suspicion=(), rate=None):
     """Return the answer of a search, undecided after LIMIT runs, and the search."""
 
     def perform(run: int) -> bool | None:

@@ -225,9 +225,7 @@ def test_a_stored_verdict_needs_a_cause_of_the_catalogue(stored: object) -> None
 FAULT = {"kind": "nonfinite", "op": "aten::log"}
 
 
-def replayed(
-    run: Path, fault: object, answer: str = "first fault at step 3, loss, op `aten::log`; sample `a.png`."
-) -> Path:
+def replayed(run, fault, answer="first fault at step 3, loss, op `aten::log`; sample `a.png`."):
     (run / "incident").mkdir(parents=True)
     (run / ".FAILURE").write_text('{"schema": 1, "status": "failure", "started": "x", "metrics": {}}')
     (run / "incident" / "log_tail.txt").write_text("Segmentation fault (core dumped)\n")

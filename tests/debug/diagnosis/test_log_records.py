@@ -1,7 +1,6 @@
 """A log as typed records: exceptions with their chain, cells, and stacks of py-spy, faulthandler, gdb and Ctrl-C."""
 
 import random
-from pathlib import Path
 
 import pytest
 
@@ -110,7 +109,7 @@ def test_text_without_stacks(text: str) -> None:
     assert parse_stacks(text) == []
 
 
-def test_torn_and_shuffled_text_never_raises(shared: Path) -> None:
+def test_torn_and_shuffled_text_never_raises(shared) -> None:
     paths = sorted((shared / "diagnosis" / "captured").glob("*.log"))
     lines = [line for path in paths for line in path.read_text(errors="replace").splitlines()]
     for _ in range(30):

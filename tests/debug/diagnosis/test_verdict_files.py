@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -48,7 +47,7 @@ KeyError: 'total'
         assert part in text
 
 
-def test_a_run_folder_is_judged_alike_twice(tmp_path: Path) -> None:
+def test_a_run_folder_is_judged_alike_twice(tmp_path) -> None:
     facts = {"shm_free_bytes": 2**40, "pids": [7]}
     log = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It may be out of shared memory."
     incident = Incident("failed", 1, None, {"log_tail.txt": log}, "", facts)
@@ -67,7 +66,7 @@ def test_unknown_says_so_and_what_is_missing(status: str) -> None:
     assert "## Fix" not in page
 
 
-def test_what_is_written_is_whole_and_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_is_whole_and_without_secrets(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "abcdefgh12345678")
     texts = {"log_tail.txt": "key abcdefgh12345678\nMemoryError", "../evil.txt": "x"}
     incident = Incident("failed", 1, None, texts)

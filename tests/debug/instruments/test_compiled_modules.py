@@ -1,7 +1,5 @@
 """Modules that torch.compile replaced are told apart from those that only the flight recorder hooks."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -16,7 +14,7 @@ from ocrlab.debug.recorder.stage_hooks import StageHooks
 from ocrlab.errors import ConfigError
 
 
-def test_a_recorded_model_is_not_compiled_and_a_compiled_recorded_model_is(tmp_path: Path) -> None:
+def test_a_recorded_model_is_not_compiled_and_a_compiled_recorded_model_is(tmp_path) -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU()))
     stages = StageHooks(ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4))
     stages.attach(net)

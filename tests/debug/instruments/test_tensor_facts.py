@@ -2,7 +2,6 @@
 
 import math
 from collections import namedtuple
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,7 +125,7 @@ def test_what_cannot_be_read_says_why(tensor: Tensor, reason: str) -> None:
     (lambda: torch.ones(4).to(torch.float8_e4m3fn), 1.0),
     (lambda: torch.quantize_per_tensor(torch.ones(4), 0.5, 0, torch.quint8), 1.0),
 ], ids=["coo", "csr", "complex", "mkldnn", "jagged", "nested", "parameter", "float8", "quantized"])  # fmt: skip
-def test_unusual_tensors(make: Callable[[], Tensor], mean: float) -> None:
+def test_unusual_tensors(make, mean: float) -> None:
     tensor = make()
     facts = tensor_facts.describe(tensor)
     assert facts["mean"] == pytest.approx(mean)

@@ -1,7 +1,6 @@
 """Series of memory from every source, and whether they grow."""
 
 import random
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from ocrlab.debug.memory.memory_series import growth
 MIB, GIB = 1 << 20, 1 << 30
 
 
-def test_a_flight_record(tmp_path: Path) -> None:
+def test_a_flight_record(tmp_path) -> None:
     (tmp_path / "flight").mkdir()
     writer, _ = ring_writer.create(tmp_path / "flight")
     for step in range(10):

@@ -1,6 +1,5 @@
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,7 +66,7 @@ def test_the_whole_machine_and_a_process_that_is_gone() -> None:
     assert not gone.sample()["alive"]
 
 
-def test_the_newest_run_that_lives(tmp_path: Path) -> None:
+def test_the_newest_run_that_lives(tmp_path) -> None:
     assert newest(tmp_path) is None
     old = run_folder.create(tmp_path, "old")
     old.succeed({})

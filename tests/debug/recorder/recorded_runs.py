@@ -3,7 +3,6 @@
 import json
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,7 @@ def newest(folder: Path) -> ring_reader.Flight:
     return ring_reader.read_ring(ring_reader.find_rings(folder)[0])
 
 
-def replay(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, again: Callable[[], Any], last: Any = None, **more: Any
-) -> Any:
+def replay(folder, monkeypatch, again, last=None, **more):
     """Run `again` as a replay from the older snapshot, and return its result."""
     flight, out = newest(folder), folder / "replay"
     out.mkdir()

@@ -3,10 +3,8 @@
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 from ocrlab.debug.flight_record import program_info
@@ -39,7 +37,7 @@ def test_the_states_of_the_beginning_and_of_the_import_are_put_back(tmp_path, mo
     assert draw() == first and draw() == second
 
 
-def test_a_job_that_cannot_be_read_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_cannot_be_read_changes_nothing(tmp_path, monkeypatch) -> None:
     """The message appears when the program begins its loop."""
     for text in ("{", '{"schema": 1}', '{"schema": 1, "run": "/nowhere", "rank": 0, "start": 0}'):
         (tmp_path / "job.json").write_text(text)
@@ -68,7 +66,7 @@ for fold in range(3):
 """
 
 
-def test_replay_runs_the_requested_training_of_several_in_a_program(tmp_path: Path) -> None:
+def test_replay_runs_the_requested_training_of_several_in_a_program(tmp_path) -> None:
     program = tmp_path / "folds.py"
     program.write_text(FOLDS)
     done = subprocess.run([sys.executable, program.name], cwd=tmp_path, capture_output=True, timeout=120, check=False)
@@ -81,7 +79,7 @@ def test_replay_runs_the_requested_training_of_several_in_a_program(tmp_path: Pa
     assert names == ["ring-0-0.bin"], "what comes before it is not recorded again"
 
 
-def test_recordings_are_counted_by_the_cell_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recordings_are_counted_by_the_cell_of_a_notebook(monkeypatch) -> None:
     monkeypatch.setattr(saved_rng_states, "recordings", type(saved_rng_states.recordings)())
     cells = iter([3, 3, 5, None, None])
     monkeypatch.setattr(saved_rng_states.notebook_cells, "current_cell", lambda: next(cells))

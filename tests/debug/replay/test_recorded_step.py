@@ -3,7 +3,6 @@
 import json
 import time
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 import torch
@@ -59,7 +58,7 @@ def test_a_program_that_goes_on_from_its_checkpoint_begins_without_it(tmp_path, 
 OLD = time.time() - 1000
 
 
-def test_a_page_and_a_package_that_changed_are_reported(tmp_path: Path) -> None:
+def test_a_page_and_a_package_that_changed_are_reported(tmp_path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.png").write_text("new")
     (tmp_path / "config.yaml").write_text(f"schema: 1\ndata: {tmp_path}/data\n")
@@ -75,14 +74,14 @@ def test_a_page_and_a_package_that_changed_are_reported(tmp_path: Path) -> None:
     assert "pytest" not in changes[1]
 
 
-def test_what_is_as_it_was_or_unknown_is_not_reported(tmp_path: Path) -> None:
+def test_what_is_as_it_was_or_unknown_is_not_reported(tmp_path) -> None:
     (tmp_path / "a.png").write_text("old")
     (tmp_path / "environment.json").write_text("{torn")
     assert recorded_step.find_changes(tmp_path, {"time": time.time() + 10, "cwd": str(tmp_path)}, ["a.png"]) == []
     assert recorded_step.find_changes(tmp_path, {}, ["a.png"]) == []
 
 
-def test_a_script_that_is_gone_or_edited_is_reported(tmp_path: Path) -> None:
+def test_a_script_that_is_gone_or_edited_is_reported(tmp_path) -> None:
     (tmp_path / "x.py").write_text("new")
     program = {"time": OLD, "cwd": str(tmp_path), "argv": ["python", "x.py", "gone.yaml"]}
     expected = ["x.py has changed since the run began", "gone.yaml is gone: it was started with it"]

@@ -1,7 +1,5 @@
 """A script without a DataLoader, as nanoGPT's train.py is: recorded with two lines, it dies, and is replayed."""
 
-from pathlib import Path
-
 import pytest
 
 from ocrlab.debug.replay.replay_job import replay
@@ -103,7 +101,7 @@ def test_a_token_out_of_range_is_named_in_training_and_in_evaluation(tmp_path, w
 
 
 @pytest.mark.slow
-def test_an_error_that_nobody_catches_in_an_evaluation_is_named_with_its_line(tmp_path: Path) -> None:
+def test_an_error_that_nobody_catches_in_an_evaluation_is_named_with_its_line(tmp_path) -> None:
     answer = replay(recorded(tmp_path, "metric", text=SCRIPT))
     fault = answer.record["fault"]
     assert (fault["step"], fault["phase"], fault["kind"]) == (40, "validation", "exception"), answer.sentence
@@ -112,7 +110,7 @@ def test_an_error_that_nobody_catches_in_an_evaluation_is_named_with_its_line(tm
     assert "the process ended itself" not in answer.sentence
 
 
-def test_a_loop_over_steps_is_replayed_from_a_snapshot(tmp_path: Path) -> None:
+def test_a_loop_over_steps_is_replayed_from_a_snapshot(tmp_path) -> None:
     answer = replay(recorded(tmp_path, "", text=STEPS))
     fault = answer.record["fault"]
     assert (fault["step"], fault["op"], fault["value"]) == (66, "aten::embedding", "9"), answer.sentence
@@ -120,7 +118,7 @@ def test_a_loop_over_steps_is_replayed_from_a_snapshot(tmp_path: Path) -> None:
     assert 20 <= steps[0]["number"] <= fault["step"] and all(step["equal"] for step in steps)
 
 
-def test_a_script_that_takes_longer_than_the_timeout_is_answered_with_what_would_help(tmp_path: Path) -> None:
+def test_a_script_that_takes_longer_than_the_timeout_is_answered_with_what_would_help(tmp_path) -> None:
     run = make_run(tmp_path / "run", from_start=True, cwd=str(tmp_path), time=0.0)
     with pytest.raises(ConfigError, match=r"rec\.steps\(n\).*extra=") as refused:
         replay(run, timeout=1)
@@ -157,7 +155,7 @@ with ocrlab.record(sys.argv[2], model) as rec:
 """
 
 
-def test_a_sticky_error_that_a_loop_swallows_is_the_fault_of_the_step_that_had_it(tmp_path: Path) -> None:
+def test_a_sticky_error_that_a_loop_swallows_is_the_fault_of_the_step_that_had_it(tmp_path) -> None:
     answer = replay(recorded(tmp_path, "1", text=SWALLOWS))
     fault = answer.record["fault"]
     assert (fault["step"], fault["path"], fault["kind"]) == (3, "1", "exception")

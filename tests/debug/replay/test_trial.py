@@ -1,7 +1,6 @@
 """What a child has left, read: whose loading failed and how, and how it ended."""
 
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,7 +65,7 @@ def test_a_loop_is_in_the_module_that_calls_the_visible_modules() -> None:
     assert trial._around([{**places[0], "path": "head"}, places[0]]) == {"step": 1, "phase": "forward"}
 
 
-def test_a_step_is_called_hung_only_if_it_lasts_longer_than_a_step_may(tmp_path: Path) -> None:
+def test_a_step_is_called_hung_only_if_it_lasts_longer_than_a_step_may(tmp_path) -> None:
     assert not trial.is_still(tmp_path, 0.0), "it has begun none"
     writer = ring_writer.Writer(tmp_path / "ring.bin", slots=4)
     writer.begin(ring_format.Step(3, 3, time=time.time()))
@@ -129,7 +128,7 @@ def test_a_rank_that_may_wait_for_another_rank_is_not_blamed_for_it(world, await
     assert text.startswith(wanted) if wanted else not text
 
 
-def test_checkpoints_of_a_replay_do_not_fill_the_disk(tmp_path: Path) -> None:
+def test_checkpoints_of_a_replay_do_not_fill_the_disk(tmp_path) -> None:
     users, folder = tmp_path / "users.pt", tmp_path / "aside" / "deep"
     folder.mkdir(parents=True)
     for path in (users, folder / "last.pt"):

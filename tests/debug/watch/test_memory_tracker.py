@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -49,7 +48,7 @@ def test_the_driver_is_asked_at_the_first_message_where_a_driver_exists(monkeypa
     tracker.close()
 
 
-def test_a_watched_program_that_fails_leaves_its_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_watched_program_that_fails_leaves_its_memory(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     """The program holds what it has until a sample shows it: with a fixed time, whole runs of the suite had none."""
     look, mark = memory_tracker.MemoryTracker.look, tmp_path / "seen"
 

@@ -3,7 +3,6 @@
 import json
 import math
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ def box(left: float, top: float, width: float = 10, height: float = 10) -> np.nd
     return np.array([[left, top], [left + width, top], [left + width, top + height], [left, top + height]], np.float32)
 
 
-def test_every_page_of_the_reference_has_the_same_matches_and_figures(shared: Path) -> None:
+def test_every_page_of_the_reference_has_the_same_matches_and_figures(shared) -> None:
     pages = json.loads((shared / "golden" / "eval_inputs.json").read_text())
     wanted = json.loads((shared / "golden" / "eval_outputs.json").read_text())["iou"]
     matches = [iou.match(page["gt"], page["ignore"], page["det"]) for page in pages]

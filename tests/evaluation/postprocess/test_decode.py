@@ -2,8 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -56,7 +54,7 @@ def best_iou(truth: list[NDArray[Any]], regions: Regions) -> NDArray[np.float64]
     "0_receipt_640", "1_receipt_640", "2_receipt_1024", "3_rotated_640", "4_rotated_1024", "5_tiny_640",
     "6_border_640", "7_curved_640",
 ])  # fmt: skip
-def test_equal_to_the_published_boxes_and_polygons(shared: Path, name: str) -> None:
+def test_equal_to_the_published_boxes_and_polygons(shared, name: str) -> None:
     pages = {page["name"]: page for page in json.loads((shared / "golden" / "db_maps.json").read_text())}
     with np.load(shared / "golden" / "db_maps.npz") as maps:
         probability = (maps[f"{name}/probability_u8"] / 255).astype(np.float32)
@@ -161,6 +159,6 @@ def spoilt(value: float) -> Map:
     lambda: np.zeros((1, 8, 8), np.float32), lambda: np.zeros(8, np.float32), lambda: [[0.5]],
 ])  # fmt: skip
 @pytest.mark.filterwarnings("error")
-def test_what_is_no_probability_map_is_refused(make: Callable[[], Any]) -> None:
+def test_what_is_no_probability_map_is_refused(make) -> None:
     with pytest.raises(ShapeError, match="Given: .+Needed: "):
         decode(make())

@@ -1,6 +1,5 @@
 """What the doctor judges of machine, packages and training, from what the probes measured."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -203,7 +202,7 @@ def test_a_driver_that_hangs_silences_the_processor_too() -> None:
         ({"WANDB_MODE": "online"}, True), ({"WANDB_API_KEY": "x"}, True),
     ],
 )  # fmt: skip
-def test_when_tracking_is_on(environment: dict[str, str], on: bool, tmp_path: Path) -> None:
+def test_when_tracking_is_on(environment: dict[str, str], on: bool, tmp_path) -> None:
     assert (check_training.tracking_off_reason(environment, tmp_path / ".netrc") is None) == on
 
 

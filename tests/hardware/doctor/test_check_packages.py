@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +11,7 @@ from ocrlab.hardware.doctor.check_spec import PROBES, Options, Probe, fail
 from ocrlab.records import Check
 
 
-def distribution(
-    name: str, version: str, place: str = "/site", needs: tuple[str, ...] = (), installer: str = "pip"
-) -> Any:
+def distribution(name, version, place="/site", needs=(), installer="pip"):
     return {"name": name, "version": version, "place": place, "needs": list(needs), "installer": installer}
 
 
@@ -77,7 +74,7 @@ def test_missing_and_shadowed() -> None:
     assert (check.judgement, check.do) == ("warn", "mv /here/test /here/test_of_mine")
 
 
-def test_files_of_pythonpath_hide_modules_too(tmp_path: Path) -> None:
+def test_files_of_pythonpath_hide_modules_too(tmp_path) -> None:
     for name in ("random", "numpy", "mine"):
         (tmp_path / f"{name}.py").touch()
     origins = {"torch": "/site", "numpy": str(tmp_path / "numpy.py")}
@@ -125,7 +122,7 @@ def climbed(planned: list[Probe], options: Options) -> dict[str, Check]:
 
 
 @pytest.mark.parametrize("source", BROKEN, ids=range(len(BROKEN)))
-def test_a_broken_torch(source: str, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_torch(source: str, options: Options, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "torch"
     place.mkdir()
     (place / "__init__.py").write_text(source, encoding="utf-8")
@@ -167,7 +164,7 @@ def test_files_that_are_compiled_at_each_start(forbidden, options, tmp_path, mon
         assert (check.judgement, check.observed[:10]) == ("ok", "torch 9.9 ")
 
 
-def test_torch_that_is_not_there(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_that_is_not_there(options: Options, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')  # without site-packages
     bare.chmod(0o755)

@@ -1,7 +1,6 @@
 """The report is always complete: no check can stop the ladder, and what misbehaves is itself a finding."""
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,7 +99,7 @@ def test_secrets_and_control_characters_stay_out(ask: Any, options: Options, mon
     assert check.observed.isprintable()
 
 
-def test_a_python_that_is_too_old_is_reported_so(tmp_path: Path) -> None:
+def test_a_python_that_is_too_old_is_reported_so(tmp_path) -> None:
     old = tmp_path / "python"
     old.write_text(
         "#!/bin/sh\necho 'File probe_child.py, line 9' >&2\necho 'SyntaxError: future feature' >&2\nexit 1\n"
@@ -112,7 +111,7 @@ def test_a_python_that_is_too_old_is_reported_so(tmp_path: Path) -> None:
     assert [(check.judgement, check.need) for check in checks] == [("fail", "Python 3.8 or newer")]
 
 
-def test_an_interpreter_that_is_none_still_gives_a_report(tmp_path: Path) -> None:
+def test_an_interpreter_that_is_none_still_gives_a_report(tmp_path) -> None:
     fake = tmp_path / "python"
     fake.write_text("#!/bin/sh\nexit 7\n")
     fake.chmod(0o755)

@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -58,7 +57,7 @@ def test_the_other_end_of_a_pipe() -> None:
     assert call_of(PIPE, "read 0 pipe:").endswith(f", written by {os.getpid()}")
 
 
-def test_the_lock_on_a_file(tmp_path: Path) -> None:
+def test_the_lock_on_a_file(tmp_path) -> None:
     path = tmp_path / "a.lock"
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -66,7 +65,7 @@ def test_the_lock_on_a_file(tmp_path: Path) -> None:
     assert text.endswith(f" {path}, held by {os.getpid()}")
 
 
-def test_a_locked_file_that_is_tried_again_and_again(tmp_path: Path) -> None:
+def test_a_locked_file_that_is_tried_again_and_again(tmp_path) -> None:
     path = tmp_path / "a.db"
     with sqlite3.connect(path) as base:
         base.execute("create table t (i int)")

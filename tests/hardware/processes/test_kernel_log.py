@@ -3,7 +3,6 @@
 import errno
 import os
 import time
-from pathlib import Path
 
 import pytest
 
@@ -85,7 +84,7 @@ def test_a_closed_log_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "kernel.dmesg_restrict" in str(reading.missing)
 
 
-def test_a_second_source_that_hangs_is_abandoned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_second_source_that_hangs_is_abandoned(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr(kernel_log, "KMSG", tmp_path / "none")
     monkeypatch.setattr(kernel_log, "COMMAND_SECONDS", 0.2)
     for name in ("dmesg", "journalctl"):

@@ -5,8 +5,6 @@ import io
 import math
 import re
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +31,7 @@ CELL = new_code_cell("x", execution_count=3)
     ({"application/pdf": "x"}, "An output of type application/pdf", "<embed"),
     ({"text/plain": "a < b"}, "a &lt; b", "a < b"),
 ])  # fmt: skip
-def test_the_best_side_of_a_bundle(data: dict[str, Any], shown: str, never: str) -> None:
+def test_the_best_side_of_a_bundle(data, shown: str, never: str) -> None:
     html = cells.displayed(data, {}, CELL, Rendering())
     assert shown in html
     assert never not in html
@@ -150,7 +148,7 @@ def test_formulas_are_mathml_or_as_they_were_written(tex: str, part: str) -> Non
     assert part in markdown.formula(tex)
 
 
-def test_pictures_of_the_notebook_and_of_its_folder(tmp_path: Path) -> None:
+def test_pictures_of_the_notebook_and_of_its_folder(tmp_path) -> None:
     (tmp_path / "own.png").write_bytes(b"picture")
     code = base64.b64encode(b"picture").decode()
     html = markdown.markdown(
@@ -161,7 +159,7 @@ def test_pictures_of_the_notebook_and_of_its_folder(tmp_path: Path) -> None:
     assert "c: not in this file" in html
 
 
-def test_a_picture_that_is_too_large_stays_outside(tmp_path: Path) -> None:
+def test_a_picture_that_is_too_large_stays_outside(tmp_path) -> None:
     (tmp_path / "own.png").write_bytes(b"x" * (markdown.LARGEST + 1))
     assert "not in this file" in markdown.markdown("![a](own.png)", {}, tmp_path)
 

@@ -1,7 +1,6 @@
 """config.yaml as flat settings: what `config.save` writes comes back, and what is not a config is refused in words."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ def plain(config: configs.Config) -> dict[str, Any]:
     ("name=2026-11-22", "data=it's # not a comment", "val_split=.5", "train_split=- x"),
     ("data=" + "a long name " * 12 + "x",),
 ])  # fmt: skip
-def test_what_save_writes_is_read_as_it_was(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_what_save_writes_is_read_as_it_was(tmp_path, words: tuple[str, ...]) -> None:
     path = tmp_path / "config.yaml"
     config = configs.load(overrides=list(words))
     configs.save(config, path)
@@ -41,14 +40,14 @@ def test_what_save_writes_is_read_as_it_was(tmp_path: Path, words: tuple[str, ..
         "{lr: 0.1, width: 3}\n", "lr:    0.1\nwidth: 3",
     ],
 )  # fmt: skip
-def test_yaml_as_people_write_it_is_read(tmp_path: Path, text: str) -> None:
+def test_yaml_as_people_write_it_is_read(tmp_path, text: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_bytes(text.encode())
     assert config_reader.parse(text, str(path)) == {"lr": 0.1, "width": 3}
 
 
 @pytest.mark.parametrize("text", ["lr: 1\nlr: 2\n", "a:\n  b: 1\n  b: 2\n", "lr: [\n", "- 1\n"])
-def test_what_is_no_config_is_refused_in_words(tmp_path: Path, text: str) -> None:
+def test_what_is_no_config_is_refused_in_words(tmp_path, text: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"config\.yaml|twice"):

@@ -1,7 +1,6 @@
 """Fingerprints: the same failure has one name on every machine, and another failure another one."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,7 +126,7 @@ def test_nonsense_has_a_fingerprint_too(broken: dict[str, Any]) -> None:
         assert failure.title
 
 
-def test_a_run_folder_is_read(tmp_path: Path) -> None:
+def test_a_run_folder_is_read(tmp_path) -> None:
     run = run_folder.create(tmp_path, "x")
     assert run_fingerprint(run.path) is None
     run.fail(error())

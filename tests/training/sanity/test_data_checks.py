@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 
 from ocrlab.config import schema as configs
-from ocrlab.config.schema import Config
 from ocrlab.data.dataset import Crops, PageOrder
-from ocrlab.data.formats import reader
 from ocrlab.training.sanity import data_checks
 from tests.training.sanity.checks import check_named, words
 
 
-def test_the_data_that_ships_is_right(config: Config, samples: list[reader.Sample]) -> None:
+def test_the_data_that_ships_is_right(config, samples) -> None:
     checks = [
         data_checks.order(PageOrder, 5, config),
         data_checks.augmentation(Crops, samples, config),
@@ -26,7 +24,7 @@ def test_the_data_that_ships_is_right(config: Config, samples: list[reader.Sampl
 
 
 @pytest.mark.parametrize("name", ["shuffled", "one order", "with replacement"])
-def test_an_order_that_is_no_function_of_the_seed(config: Config, name: str) -> None:
+def test_an_order_that_is_no_function_of_the_seed(config, name: str) -> None:
     def walk(count: int, seed: int, stop: int) -> list[tuple[int, int]]:
         pages = {
             "shuffled": lambda e: np.random.permutation(count),  # noqa: NPY002
@@ -70,7 +68,7 @@ def test_augmentation_and_workers_that_draw_from_a_global_generator(config, samp
     assert check.judgement == "fail" and check.observed == "images differ"
 
 
-def test_augmentation_that_stands_still_deserves_a_look(config: Config, samples: list[reader.Sample]) -> None:
+def test_augmentation_that_stands_still_deserves_a_look(config, samples) -> None:
     class Still(Crops):
         def __getitem__(self, index: tuple[int, int]) -> Any:
             return super().__getitem__((0, index[1]))
@@ -78,7 +76,7 @@ def test_augmentation_that_stands_still_deserves_a_look(config: Config, samples:
     assert data_checks.augmentation(Still, samples, config).judgement == "warn"
 
 
-def test_a_target_shifted_by_a_single_pixel_is_detected(config: Config, samples: list[reader.Sample]) -> None:
+def test_a_target_shifted_by_a_single_pixel_is_detected(config, samples) -> None:
     both = words(data_checks.alignment(Shifted, samples, config))
     assert both == {"alignment: shrink map": "fail", "alignment: threshold map": "fail"}
     only = list(data_checks.alignment(ShiftedBorder, samples, config))
@@ -88,7 +86,7 @@ def test_a_target_shifted_by_a_single_pixel_is_detected(config: Config, samples:
 
 @pytest.mark.parametrize("direction", [-1, 1])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_a_shift_any_way_is_detected(config: Config, samples: list[reader.Sample], axis: int, direction: int) -> None:
+def test_a_shift_any_way_is_detected(config, samples, axis: int, direction: int) -> None:
     class Moved(Crops):
         def __getitem__(self, index: tuple[int, int]) -> Any:
             crop, maps, name, problems = super().__getitem__(index)
@@ -98,7 +96,7 @@ def test_a_shift_any_way_is_detected(config: Config, samples: list[reader.Sample
     assert words(data_checks.alignment(Moved, samples, config))["alignment: shrink map"] == "fail"
 
 
-def test_a_page_without_text_cannot_be_aligned(config: Config, samples: list[reader.Sample]) -> None:
+def test_a_page_without_text_cannot_be_aligned(config, samples) -> None:
     empty = [replace(s, polygons=(), ignored=np.zeros(0, bool), texts=()) for s in samples]
     assert set(words(data_checks.alignment(Crops, empty, config)).values()) == {"skip"}
     assert data_checks.round_trip(empty, config).judgement == "skip", "nothing is lost"
@@ -107,6 +105,6 @@ def test_a_page_without_text_cannot_be_aligned(config: Config, samples: list[rea
     assert not list(data_checks.text([*empty, samples[0]], config))
 
 
-def test_settings_that_lose_polygons_are_detected(config: Config, samples: list[reader.Sample]) -> None:
+def test_settings_that_lose_polygons_are_detected(config, samples) -> None:
     wide = configs.apply(config, {"post.unclip": 4.0})
     assert data_checks.round_trip(samples, wide).judgement == "fail"

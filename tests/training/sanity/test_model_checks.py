@@ -10,9 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.config import schema as configs
-from ocrlab.config.schema import Config
-from ocrlab.data.dataset import Batch
-from ocrlab.data.formats import reader
 from ocrlab.losses.db_loss import LossParts, TargetMaps, db_loss
 from ocrlab.model.dbnet import Detector, Maps
 from ocrlab.training.sanity import model_checks, sanity_checks
@@ -36,7 +33,7 @@ class Wide(Detector):
         return super().forward(images * float("inf") if self.training else images, letterbox)
 
 
-def test_a_head_with_swapped_maps_is_detected(config: Config, batch: Batch) -> None:
+def test_a_head_with_swapped_maps_is_detected(config, batch) -> None:
     """It learns as well as any: only prediction, which reads head.probability, would be wrong."""
     assert model_checks.inference(detector(config), batch).judgement == "ok"
     torch.manual_seed(0)
@@ -46,7 +43,7 @@ def test_a_head_with_swapped_maps_is_detected(config: Config, batch: Batch) -> N
     assert model_checks.inference(nn.Conv2d(3, 1, 1), batch).judgement == "skip"
 
 
-def test_a_detached_branch_is_named(config: Config) -> None:
+def test_a_detached_branch_is_named(config) -> None:
     report = sanity_checks.check(
         config, model=partial(Torn, config.encoder, config.decoder, config.width), only=["contract"]
     )
@@ -54,7 +51,7 @@ def test_a_detached_branch_is_named(config: Config) -> None:
     assert check.judgement == "fail" and "gradient.missing at head.threshold" in check.observed
 
 
-def test_a_network_that_overflows_is_detected(config: Config) -> None:
+def test_a_network_that_overflows_is_detected(config) -> None:
     report = sanity_checks.check(
         config, model=partial(Wide, config.encoder, config.decoder, config.width), only=["contract"]
     )
@@ -63,7 +60,7 @@ def test_a_network_that_overflows_is_detected(config: Config) -> None:
     assert set(words(report.checks).values()) == {"fail"}
 
 
-def test_an_optimiser_that_leaves_a_part_out_is_detected(config: Config) -> None:
+def test_an_optimiser_that_leaves_a_part_out_is_detected(config) -> None:
     def head_only(model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.AdamW(model.get_submodule("head").parameters(), lr=1e-3)
 
@@ -74,7 +71,7 @@ def test_an_optimiser_that_leaves_a_part_out_is_detected(config: Config) -> None
     assert "decoder" in finding.where and "head" not in finding.where
 
 
-def test_pages_without_text(config: Config, batch: Batch) -> None:
+def test_pages_without_text(config, batch) -> None:
     model = detector(config)
     assert set(words(model_checks.blank_pages(model, batch, db_loss, config)).values()) == {"ok"}
 
@@ -103,7 +100,7 @@ def test_bf16_of_a_tiny_crop_is_no_reason_not_to_train() -> None:
         )
 
 
-def test_bf16_that_computes_something_else_is_detected(config: Config, batch: Batch) -> None:
+def test_bf16_that_computes_something_else_is_detected(config, batch) -> None:
     assert model_checks.precision(detector(config), batch, db_loss, config).judgement == "ok"
 
     class Overflows(Detector):
@@ -142,7 +139,7 @@ def scaled(factor: float) -> Any:
 
 
 @pytest.mark.slow
-def test_a_single_page_is_learned_by_heart(config: Config) -> None:
+def test_a_single_page_is_learned_by_heart(config) -> None:
     events: list[dict[str, Any]] = []
     report = sanity_checks.check(configs.apply(config, {"width": 64}), only=["by_heart"], progress=events.append)
     assert words(report.checks) == {"one page overfitted": "ok"}, str(report)
@@ -159,7 +156,7 @@ def test_a_loss_that_is_upside_down_learns_nothing_by_heart(config, samples, mon
     assert model_checks.by_heart(learned, 1.0).judgement == "fail"
 
 
-def test_learning_by_heart_ends_where_the_loss_does(config: Config, samples: list[reader.Sample]) -> None:
+def test_learning_by_heart_ends_where_the_loss_does(config, samples) -> None:
     learned = model_checks.learn(
         partial(detector, config), scaled(float("nan")), samples[:2], config, lambda _event: None
     )
@@ -167,7 +164,7 @@ def test_learning_by_heart_ends_where_the_loss_does(config: Config, samples: lis
     assert model_checks.by_heart(learned, 1.0).judgement == "fail"
 
 
-def test_the_part_of_a_page_shows_whole_legible_boxes(samples: list[reader.Sample]) -> None:
+def test_the_part_of_a_page_shows_whole_legible_boxes(samples) -> None:
     sample, warp = model_checks.window(samples)
     [chosen] = model_checks.legible(sample, -warp[None, :, 2], float(warp[0, 0]))
     assert model_checks.ENOUGH <= chosen.sum() <= model_checks.MOST

@@ -1,7 +1,6 @@
 """The whole report: every check is ok on what ships, and what is broken is named in it."""
 
 import random
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 from ocrlab.config import schema as configs
-from ocrlab.config.schema import Config
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.training.sanity import sanity_checks
 from tests.training.sanity.checks import check_named, words
@@ -20,7 +18,7 @@ def random_states() -> list[object]:
     return [torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()]  # noqa: NPY002
 
 
-def test_what_trains_is_sane_and_the_global_generators_are_left_alone(config: Config) -> None:
+def test_what_trains_is_sane_and_the_global_generators_are_left_alone(config) -> None:
     groups = [name for name in sanity_checks.GROUPS if name != "by_heart"]
     before = random_states()
     report = sanity_checks.check(config, only=groups)
@@ -45,13 +43,13 @@ def test_data_without_any_text_fails_for_that_and_for_nothing_that_follows_from_
     assert words(report.checks)["gradients"] == words(report.checks)["one page overfitted"] == "skip"
 
 
-def test_the_other_decoder_keeps_the_contract(config: Config) -> None:
+def test_the_other_decoder_keeps_the_contract(config) -> None:
     report = sanity_checks.check(configs.apply(config, {"decoder": "unet"}), only=["contract"])
     assert words(report.checks) == {"contract of a step": "ok", "gradients": "ok"}
     assert report.contract is not None and "decoder.fusion" in {stage.name for stage in report.contract.stages}
 
 
-def test_groups_and_pages_that_do_not_exist(config: Config, tmp_path: Path) -> None:
+def test_groups_and_pages_that_do_not_exist(config, tmp_path) -> None:
     with pytest.raises(ConfigError, match="by_heart"):
         sanity_checks.check(config, only=["nothing"])
     (tmp_path / "data").mkdir()
@@ -59,7 +57,7 @@ def test_groups_and_pages_that_do_not_exist(config: Config, tmp_path: Path) -> N
         sanity_checks.check(configs.apply(config, {"data": str(tmp_path / "data")}))
 
 
-def test_a_check_that_raises_has_failed_and_the_others_go_on(config: Config) -> None:
+def test_a_check_that_raises_has_failed_and_the_others_go_on(config) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError("by design")
 

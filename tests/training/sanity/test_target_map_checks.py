@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from ocrlab.config.schema import Config
 from ocrlab.data.dataset import Batch, Crops
 from ocrlab.training.sanity import data_checks, sanity_checks
 from tests.training.sanity.checks import check_named
 
 
-def test_ranges_and_relations_of_the_maps(config: Config, batch: Batch) -> None:
+def test_ranges_and_relations_of_the_maps(config, batch: Batch) -> None:
     assert list(data_checks.relations(batch)) == []
     assert list(data_checks.values(batch, config)) == []
     shrink, mask, border, band = batch.maps

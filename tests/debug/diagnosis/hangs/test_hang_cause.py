@@ -1,7 +1,6 @@
 """Hangs that are named: of real programs that really hang, and of captured and made-up stacks."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 Hangs = Callable[..., list[HangFinding]]
 
 
-def test_an_import_that_never_returns(hangs: Hangs, tmp_path: Path) -> None:
+def test_an_import_that_never_returns(hangs: Hangs, tmp_path) -> None:
     (tmp_path / "slowpackage").mkdir()
     (tmp_path / "slowpackage" / "__init__.py").write_text("from slowpackage import inner\n")
     (tmp_path / "slowpackage" / "inner.py").write_text("import time\ndef fetch():\n    time.sleep(600)\nfetch()\n")
@@ -40,7 +39,7 @@ def test_an_import_that_is_at_work_may_only_be_slow() -> None:
     assert "where 1.2.3.4:80 does not answer" in waits.why
 
 
-def test_a_tracker_that_waits_for_its_server(hangs: Hangs, tmp_path: Path) -> None:
+def test_a_tracker_that_waits_for_its_server(hangs: Hangs, tmp_path) -> None:
     (tmp_path / "wandb").mkdir()
     text = "import socket\ndef init():\n    a, b = socket.socketpair()\n    a.recv(1)\n"
     (tmp_path / "wandb" / "__init__.py").write_text(text)
@@ -96,7 +95,7 @@ def test_a_lock_that_fork_copied(hangs: Hangs) -> None:
     assert "work (" in best.why
 
 
-def test_the_drivers_tool_that_does_not_come_back(hangs: Hangs, tmp_path: Path) -> None:
+def test_the_drivers_tool_that_does_not_come_back(hangs: Hangs, tmp_path) -> None:
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\nsleep 600\n")
     tool.chmod(0o755)
@@ -184,7 +183,7 @@ if __name__ == "__main__":
     ("fork_omp", "loader.fork_deadlock", "copy made by fork"),
     ("fork_omp_long", "loader.fork_deadlock", "copy made by fork"),
 ])  # fmt: skip
-def test_captured_hangs(shared: Path, name: str, cause: str, word: str) -> None:
+def test_captured_hangs(shared, name: str, cause: str, word: str) -> None:
     text = (shared / "diagnosis" / "captured" / f"{name}.log").read_text(errors="replace")
     best = hang_cause.hang_fact(parse_stacks(text), {"log": text}, text)
     assert best is not None

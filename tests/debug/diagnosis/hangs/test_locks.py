@@ -1,7 +1,6 @@
 """Who should have woken the main thread: locks, rings of processes, DataLoaders."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -125,7 +124,7 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("case", SOURCES)
-def test_it_is_read_off_the_source(tmp_path: Path, case: str) -> None:
+def test_it_is_read_off_the_source(tmp_path, case: str) -> None:
     source, places, words = SOURCES[case]
     (path := tmp_path / "data.py").write_text(source)
     frames = [Frame("acquire", "lock.c", 0), *(Frame(function, str(path), line) for function, line in places)]
@@ -133,7 +132,7 @@ def test_it_is_read_off_the_source(tmp_path: Path, case: str) -> None:
     assert (words in reason) if words else reason == ""
 
 
-def test_frames_of_the_parent_that_a_forked_copy_still_has_do_not_count(tmp_path: Path) -> None:
+def test_frames_of_the_parent_that_a_forked_copy_still_has_do_not_count(tmp_path) -> None:
     (path := tmp_path / "data.py").write_text(
         "def work():\n    with lock:\n        pass\nlock.acquire()\nchild.start()\n"
     )

@@ -248,9 +248,7 @@ def test_warnings_of_a_wait_are_recorded_and_all_others_are_shown() -> None:
 
 
 def test_device_time_that_overlaps_counts_once() -> None:
-    def event(
-        name: str, start: float, end: float, device: str = "CUDA", host: float = 0.0, **more: bool
-    ) -> SimpleNamespace:
+    def event(name, start, end, device="CUDA", host=0.0, **more):
         span = SimpleNamespace(start=start, end=end)
         kind = f"DeviceType.{device}"
         return SimpleNamespace(name=name, time_range=span, device_type=kind, self_cpu_time_total=host, **more)

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -107,7 +106,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reaches", [True, False])
-def test_it_validates_between_epochs_and_asks_workers_that_stay_again(tmp_path: Path, reaches: bool) -> None:
+def test_it_validates_between_epochs_and_asks_workers_that_stay_again(tmp_path, reaches: bool) -> None:
     program, run = tmp_path / "program.py", tmp_path / "run"
     program.write_text(PROGRAM)
     done = subprocess.run([sys.executable, program, run], capture_output=True, timeout=120, check=False)

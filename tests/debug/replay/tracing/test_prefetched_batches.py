@@ -2,7 +2,6 @@
 
 import json
 import threading
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,7 +40,7 @@ def test_a_batch_is_unknown_where_another_thread_fetches_or_it_has_no_tensors() 
     assert not ahead.is_unknown({1, 2})
 
 
-def test_the_sample_of_a_prefetched_batch_is_named(tmp_path: Path) -> None:
+def test_the_sample_of_a_prefetched_batch_is_named(tmp_path) -> None:
     net, job = nn.Linear(4, 2), {"out": str(tmp_path), "last_step": 2, "cell": {"trace": True}}
     fetched: list[Any] = []
     with traced(net, job) as trace:

@@ -1,7 +1,6 @@
 """A traced step on a GPU, with torch's CUDA calls mocked: kernels fail late, and are placed where they were started."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,7 +76,7 @@ def test_a_kernel_of_the_users_own_is_placed(tmp_path, monkeypatch, where, phase
     assert not str(fault.get("op", "")).startswith("aten::")
 
 
-def test_what_an_operator_works_on_comes_before_its_bias_and_weights_are_called_weights(tmp_path: Path) -> None:
+def test_what_an_operator_works_on_comes_before_its_bias_and_weights_are_called_weights(tmp_path) -> None:
     net = nn.Sequential(nn.Linear(4, 3))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     job = {"out": str(tmp_path), "last_step": 0, "cell": {"trace": True}}
