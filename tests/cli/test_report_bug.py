@@ -97,7 +97,7 @@ def test_nothing_is_overwritten_unless_that_is_wanted(notebook: Path, capsys) ->
     assert page.read_text() == "dear"
     assert "exists already" in capsys.readouterr().err
     assert main(["report", "html", str(notebook), "--overwrite"]) == 0
-    assert "written over" in capsys.readouterr().out
+    assert "(replaced)" in capsys.readouterr().out
     assert "It is good." in page.read_text()
 
 
