@@ -352,9 +352,9 @@ def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Itera
             if second and (second["parting"].strip() or looks_chosen(second["value"])):
                 yield *second.span("value"), SECRET
             return
-    drawn = _drawn_below(text, at) if password else None
-    if drawn and text[slice(*drawn)] != SECRET:
-        yield *drawn, SECRET
+    place = _drawn_below(text, at) if password else None
+    if place and text[slice(*place)] != SECRET:
+        yield *place, SECRET
         return
     answer = ANSWER.match(text, end) if password else None
     if answer and looks_chosen(answer["value"]):
