@@ -345,6 +345,10 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
             f"Make the layer first and call it: `{after}`, or use the function: `F.{name.lower()}({arguments})`.",
             replaced(source, frame.line, code, after),
         )
+    sized = "method" in actual or (not fact.expected and actual.startswith("tuple"))
+    uncalled = _method_as_size(failure, place[0], place[1]) if sized else None
+    if uncalled is not None:
+        return uncalled
     if actual in LAYERS:
         return Explanation(
             f"`{code}` ({frame.place}) passes a layer (`{actual}`) where a tensor belongs: a layer was built with "
@@ -354,9 +358,6 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
     if not fact.expected:
         types = [part.strip() for part in actual.split(",")]
         actual = types[0].rpartition(".")[2] if types else ""
-        uncalled = _method_as_size(failure, place[0], place[1]) if {"tuple", "method"} & {actual, *types} else None
-        if uncalled is not None:
-            return uncalled
         if actual == "tuple":
             return Explanation(
                 f"`{code}` ({frame.place}) needs whole numbers as sizes, and one of them is something else (None, a "

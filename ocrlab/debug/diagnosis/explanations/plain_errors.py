@@ -143,12 +143,12 @@ def _dropped_again(failure: Failure, key: str) -> Explanation | None:
     table = source.code(getattr(call.func, "value", None))
     axis, thing = ("columns", "column") if column else ("index", "row label")
     statement = source.statement_at(call.lineno)
-    kept = constant(words.get("inplace")) is True or (
+    lasting = constant(words.get("inplace")) is True or (
         isinstance(statement, ast.Assign) and any(dotted(target) == table for target in statement.targets)
     )
     again = (
         " The line changes the table itself, so a second run of its cell finds it dropped already."
-        if kept and failure.cells
+        if lasting and failure.cells
         else ""
     )
     return Explanation(
