@@ -110,6 +110,7 @@ def test_an_error_that_nobody_catches_in_an_evaluation_is_named_with_its_line(tm
     assert "the process ended itself" not in answer.sentence
 
 
+@pytest.mark.slow
 def test_a_loop_over_steps_is_replayed_from_a_snapshot(tmp_path) -> None:
     answer = replay(recorded(tmp_path, "", text=STEPS))
     fault = answer.record["fault"]

@@ -105,6 +105,7 @@ def test_a_training_that_stops_has_time_to_save():
     assert "hangs here" not in stderr
 
 
+@pytest.mark.slow
 def test_an_event_loop_is_still_woken():
     code = """
     import os
