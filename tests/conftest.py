@@ -87,8 +87,10 @@ def seeded() -> Iterator[None]:
     threads = int(os.environ["OMP_NUM_THREADS"])
     if torch is not None and torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
+    os.environ.pop("TORCH_COMPILE_DISABLE", None)
     if "torch._dynamo" in sys.modules:
         sys.modules["torch"].compiler.set_stance("default")
+        sys.modules["torch._dynamo"].config.disable = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

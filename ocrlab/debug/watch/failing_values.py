@@ -487,7 +487,7 @@ class Reader:
             return {}
         inner = self.describe(stored(value).get(name), 0)
         length = inner.get("length", (inner.get("shape") or [0])[0])
-        whole = type(indices) in (list, range) and 0 < len(indices) <= COUNTED
+        whole = type(indices) in (list, range) and 0 < len(indices) <= COUNTED and all(type(i) is int for i in indices)
         by_sample = name in stored(value) and length > max(indices) if whole else None
         return {"way": path, "inner": inner, "by_sample": by_sample}
 
