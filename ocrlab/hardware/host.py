@@ -38,8 +38,13 @@ def physical_cores(root: Path = ROOT) -> int:
 
 
 def wanted_threads() -> int | None:
-    """Return the number of threads that OMP_NUM_THREADS asks for, no more than there are cores; None if it is unset."""
+    """Return the number of threads that OMP_NUM_THREADS asks for, no more than there are cores; None if it is unset.
+
+    The 1 that torchrun sets by itself is nobody's wish.
+    """
     number = os.environ.get("OMP_NUM_THREADS", "")
+    if number == "1" and "TORCHELASTIC_RUN_ID" in os.environ:
+        return None
     return min(int(number), cores()) if number.isdecimal() and int(number) else None
 
 

@@ -59,7 +59,7 @@ LINK = (
 )
 ANSWER = re.compile(  # the password? - hunter2x; use this password to proceed: hunter2x, each on a line of its own
     rf"(?:[^\n?]{{0,60}}[?:]|[ \t](?:{LINK}))[ \t]{{0,9}}\r?\n(?:[ \t]{{0,9}}\r?\n)?"
-    r"(?:[^\n]{0,40}?:[ \t]{1,4})?[ \t]{0,9}"
+    r"(?:(?!\s*(?:run|step|epoch|id|file|time)\w*:)[^\n]{0,40}?:[ \t]{1,4})?[ \t]{0,9}"
     r"(?P<value>[^\s\"'<>]{6,80})[ \t]{0,9}(?=\r?\n|\Z)"
 )
 NUMBER = re.compile(r"[-+]?[\d.]{1,9}(?:e-?\d+)?(?:[,;:)\]}].*)?$")
@@ -82,6 +82,9 @@ BETWEEN = re.compile(
     rf"{SPACE}(?:str[ \t]{{2,20}})?(?:!(?:vault|secret|str|binary|encrypted)[\w/:-]{{0,20}} )?\{{?"
     rf"(?:(?:(?:[a-z]\w{{0,30}}\.){{0,3}}[A-Z]\w{{0,40}}|str|bytes)\((?=[bru]?{QUOTE}))?"
 )
+LONGEST_CELL = 300  # characters to the end of its line
+ASIDE = re.compile(rf"{LETTER}+ \(\d")  # `password: medium (3 of 5)`
+KEY_ID = re.compile(r"\b(?:RSA|DSA|EDDSA|ECDSA)(?: key)? [0-9A-F]{16}$")
 CELL_END = re.compile(r"[ \t]{0,40}[|│┃]")  # of a box that is drawn
 CALL = re.compile(rf"\((?=[bru]?{QUOTE})")
 BESIDE = re.compile(rf"[ \t]{{1,4}}(?={QUOTE}|[«„“»]|[^\s\"'<(=:]{{4}})")  # SQL, .netrc, `password hunter2`
@@ -327,7 +330,9 @@ def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Itera
         values = list(_values(text, several.end() if several else match.end(), all_of=several is not None))
         prose = match is between and match.group().endswith(" ") and SENTENCE.match(text, match.end())
         ids = IDS.match(text, match.end()) or IDS_BEFORE.search(text, max(0, at - 30), at)
-        cell = CELL_END.search(text, match.end()) if groups.get("weak", "") and password else None
+        boxed = password and (groups.get("weak") or "").strip() in ("|", "│", "┃")
+        line_end = text.find("\n", match.end(), match.end() + LONGEST_CELL) if boxed else -1
+        cell = CELL_END.search(text, match.end(), line_end) if line_end >= 0 else None
         if cell and looks_chosen(text[match.end() : cell.start()].replace(" ", "")):
             yield match.end(), cell.start(), SECRET
             return
@@ -335,7 +340,8 @@ def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Itera
             (start, _rest(text, start) if bare else stop, SECRET)
             for start, stop, bare in values
             if hides(name, text[start:stop], around, quoted=not bare)
-            and not (bare and text[start:stop].isalpha() and text.startswith(" (", stop))
+            and not (bare and ASIDE.match(text, start))
+            and not KEY_ID.search(text[max(0, start - 20) : stop])
             and not (bare and ids and text[start:stop].strip(",}").isdigit())
             and not (match.group().endswith("{") and IS_NAME.match(text, stop))
             and not MESSAGE.match(text[start:stop])

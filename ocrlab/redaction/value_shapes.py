@@ -30,7 +30,6 @@ NO_VALUES = (  # what stands in the place of a secret and is none
     r"x+$|your\W|<[^>]*>",  # placeholders
     r"\[|\{(?!\S*\d)|\([\w ]+\)?(?![\w+/=])",  # a list, a mapping or a format, an aside
     r"\$\{|\$\w+\W*$|\$\(|%\w+%|\{\{",  # a variable of a shell or a template
-    r"[0-9A-F]{16}$",  # the id of a public key
     r"!\w+$|[|>][-+]?$",  # a tag of YAML, or a block that begins
     r"#[0-9a-f]{3,8}[;}]",  # a colour of a style sheet
     rf"(?:{STATES})[,;:.!]*$",

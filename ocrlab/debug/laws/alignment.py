@@ -71,6 +71,8 @@ def _reads_its_target(step: Experiment, first: Run) -> Result | None:
         return None
     if output.shape[0] != len(whole) or output.shape[2:] != whole.shape[2:]:
         return None
+    if whole.ndim == 3 and output.shape[1] == whole.shape[1] > 1:
+        return None  # a causal autoencoder
     places = whole[0, 0].numel()
     middle = places // 2 + (whole.shape[-1] // 2 if whole.ndim > 3 else 0)
 
@@ -80,8 +82,8 @@ def _reads_its_target(step: Experiment, first: Run) -> Result | None:
         flat[:, :, middle] = flat.flip(0)[:, :, middle] + 0.5
         return t
 
-    def keep(_module: Any, _args: Any, out: Tensor) -> Tensor:
-        return out + (output - out).detach()
+    def keep(_module: Any, _args: Any, out: Any) -> Any:
+        return out + (output - out).detach() if isinstance(out, Tensor) else out
 
     batch = rebuilt(step.batch, change)
     free = step.run(batch, training=False).outputs[0]

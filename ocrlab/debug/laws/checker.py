@@ -40,7 +40,7 @@ from ocrlab.errors import ConfigError
 LAWS = (  # the most telling first
     Law("coverage", coverage.test, 2, coverage.observe),
     Law("resume", resume.test, 6),
-    Law("transformations", transformations.test, 2),
+    Law("transformations", transformations.test, 5),
     Law("progress", progress.test, 6, progress.observe),
     Law("mode", mode.test, 6, mode.observe),
     Law("data", data.test, 0, data.observe),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -21,6 +23,7 @@ from ocrlab.debug.laws.tensor_checks import is_readable
 
 DROPOUTS = frozenset(f for name, f in vars(functional).items() if name.endswith(("dropout", "dropout1d", "dropout2d")))
 
+TORCH = os.path.dirname(torch.__file__)
 LATEST = 0.8  # weight of the new batch in running statistics, from which on they hold hardly any other
 DROPPED = 0.9  # dropout from here on leaves less than a tenth
 
@@ -40,11 +43,12 @@ def wrong_modes(model: nn.Module) -> Iterator[Result]:
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p >= DROPPED:
             do = "It is the share that is dropped, not the share that is kept"
             yield hint("mode.dropout", name, f"drops {module.p:.0%}", f"less than {DROPPED:.0%}", do)
-        share = (module.momentum or 0.0) if isinstance(module, _BatchNorm) and module.training else 0.0
+        counted = isinstance(module, _BatchNorm) and module.training and module.running_mean is not None
+        share = float(module.momentum or 0) if counted else 0.0  # type: ignore[arg-type]
         if share >= LATEST:
             got = f"momentum={share:g}: the running statistics are those of the last batch or two, so that eval mode"
             got += " depends on which batches came last"
-            do = f"Write momentum={1 - share:.3g}: it is the weight of the new batch, and in TensorFlow that of the old"
+            do = f"Write momentum={1 - share or 0.1:.3g}: it is the weight of the new batch, in Keras that of the old"
             yield hint("mode.momentum", f"{name} ({type(module).__name__})", got, "statistics of many batches", do)
             return
 
@@ -134,7 +138,7 @@ class _Drops(TorchFunctionMode):
 def _on_purpose() -> bool:
     """Return whether the line that calls a dropout says `training=True` (Monte Carlo dropout)."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and "torch" in frame.f_code.co_filename:
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(TORCH):
         frame = frame.f_back
     return "training=True" in linecache.getline(frame.f_code.co_filename, frame.f_lineno).replace(" ", "")
 

@@ -16,19 +16,25 @@ from ocrlab.debug.laws.tensor_checks import is_readable
 
 ALONG = 0.7  # cosine between the gradients of two types: below it the step goes elsewhere
 LARGE = 50_000_000  # parameters, from which on no copy is made
-ROWS, MOST_ROWS, COLUMNS = 64, 1 << 16, 4  # of a table of positions
+ROWS, MOST_ROWS, COLUMNS, MOST_COLUMNS = 64, 1 << 16, 4, 4096  # of a table of positions
+RUNS = 8  # of equal rows, at least
 
 
 def coarse_tables(model: nn.Module) -> Iterator[Result]:
-    """Report a table of positions (T, D) in a buffer whose rows are all different at first, and equal further on."""
-    for name, table in model.named_buffers():
-        table = table.detach().reshape(-1, table.shape[-1]) if table.ndim > 1 else table.detach()[:, None]
-        rows = len(table) if table.is_floating_point() and is_readable(table) else 0
-        if not ROWS <= rows <= MOST_ROWS or table.shape[1] < COLUMNS or table.unique().numel() < rows // 4:
+    """Report a table of positions (T, D) in a buffer whose rows are all different at first, and equal further on.
+
+    Rounding gives many short runs of equal rows; one block of them is a part that is not filled, or filled with zeros.
+    """
+    for name, buffer in model.named_buffers():
+        if buffer.ndim < 2 or not buffer.is_floating_point() or not is_readable(buffer) or buffer.is_sparse:
             continue
-        same = (table[1:] == table[:-1]).all(1)
-        if int(same.sum()) >= rows // 16 and not bool(same[: rows // 8].any()):
-            at = int(same.to(torch.uint8).argmax())
+        rows = buffer.numel() // buffer.shape[-1] if buffer.shape[-1] else 0
+        if not ROWS <= rows <= MOST_ROWS or not COLUMNS <= buffer.shape[-1] <= MOST_COLUMNS:
+            continue
+        table = buffer.detach().reshape(rows, -1)
+        same = (table[1:] == table[:-1]).all(1) & (table[1:].amax(1) != table[1:].amin(1))
+        at = int(same.to(torch.uint8).argmax())
+        if int(same.sum()) >= rows // 16 and at >= rows // 8 and int((~same[at:]).sum()) >= RUNS:
             yield hint(
                 "precision.table",
                 name,
@@ -36,17 +42,15 @@ def coarse_tables(model: nn.Module) -> Iterator[Result]:
                 f" first {rows // 8} rows all differ: positions above {at} were rounded to the same number",
                 "a row of its own for each position",
                 "Compute positions and angles in float32, and convert the result at the end",
-                "torch.arange(..., dtype=torch.bfloat16): bfloat16 knows whole numbers up to 256, float16 up to 2048",
+                "torch.arange(..., dtype=torch.bfloat16): bfloat16 holds whole numbers exactly only up to 256, float16"
+                " up to 2048",
             )
             return
 
 
 def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
     """Look at tables and at the types inside of autocast, then compare the gradient with that of a float64 copy."""
-    coarse = [*coarse_tables(step.model)]
-    if coarse:
-        yield from coarse
-        return
+    yield from coarse_tables(step.model)
     kinds: list[tuple[bool, str, torch.dtype]] = []
     layers: dict[nn.Module, str] = {
         m: n for n, m in step.model.named_modules() if isinstance(m, nn.Linear | nn.Conv1d | nn.Conv2d)

@@ -29,7 +29,8 @@ def lost_state(optimizer: Optimizer, schedulers: list[Any], *, beginning: bool =
     counts = [int(state["step"]) for state in optimizer.state.values() if "step" in state]
     pairs = [(s.get_last_lr()[0], float(optimizer.param_groups[0]["lr"])) for s in schedulers]
     other = next((pair for pair in pairs if not math.isclose(*pair, rel_tol=1e-6)), None)
-    restored = any(optimizer.state.values()) and other is not None  # SGD counts no updates
+    # SGD counts no updates; once it has stepped here, a warm-up by hand may have set the rate
+    restored = any(optimizer.state.values()) and other is not None and not getattr(optimizer, "_opt_called", False)
     if schedulers and not counted and ((max(counts, default=0) >= 2 and (beginning or other)) or restored):
         progress = f"has made {max(counts)} updates" if counts else "has the state of earlier updates"
         got = f"the optimizer {progress}, and the scheduler none: the schedule of the learning rate begins again"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import math
+import types
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from torch import Tensor
+
 from ocrlab.debug.laws.data import length_of
-from ocrlab.debug.laws.experiment import Experiment, NotTestable
+from ocrlab.debug.laws.experiment import Experiment, NotTestable, clock
 from ocrlab.debug.laws.law import Extras
 from ocrlab.debug.laws.live_objects import schedulers_of
 from ocrlab.debug.laws.result import Result, broken, holds
@@ -37,7 +40,7 @@ def test(step: Experiment, extras: Extras) -> Iterator[Result]:
             return
         raise NotTestable("no scheduler was given")
     size = length_of(extras.loader)
-    curve = _curve(step, schedulers[0], min(size or 100, MOST))
+    curve = _curve(schedulers[0], min(size or 100, MOST))
     if not all(map(math.isfinite, curve)) or min(curve) < 0 or not any(curve):
         got = f"the learning rate is {curve[0]:.3g} now, {curve[-1]:.3g} after {len(curve) - 1} steps of the scheduler"
         do = "Print scheduler.get_last_lr() over the planned run"
@@ -48,33 +51,38 @@ def test(step: Experiment, extras: Extras) -> Iterator[Result]:
     yield holds(f"stepped once a batch, the rate goes from {curve[0]:.3g} to {curve[-1]:.3g} in {unit}")
 
 
-def _curve(step: Experiment, scheduler: Any, count: int) -> list[float]:
-    """Return the learning rate before and after each of `count` steps of a scheduler; then restore the scheduler."""
+def _curve(scheduler: Any, count: int) -> list[float]:
+    """Return the learning rate before and after each of `count` steps of a scheduler."""
     try:
         return walk(scheduler, count)
     except Exception as error:
         raise NotTestable(f"the scheduler cannot be stepped alone ({type(error).__name__})") from error
-    finally:
-        step.restore()
 
 
-def walk(scheduler: Any, count: int) -> list[float]:
-    """Return the rate now and after each of `count` steps; the scheduler and the groups are as before. May raise."""
-    optimizer = scheduler.optimizer
-    attributes = copy.deepcopy(vars(scheduler), {id(optimizer): optimizer})
-    options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    rates = [float(optimizer.param_groups[0]["lr"])]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that no optimizer stepped
-            for _ in range(count):
-                scheduler.step()
-                rates.append(float(optimizer.param_groups[0]["lr"]))
-    finally:
-        vars(scheduler).clear()
-        vars(scheduler).update(attributes)
-        for group, before in zip(optimizer.param_groups, options, strict=True):
-            group.update(before)
+def walk(scheduler: Any, count: int, seconds: float = 2.0) -> list[float]:
+    """Return the rate now and after each of `count` steps of a copy of a scheduler of torch; the original is not moved.
+
+    Raises what a step raises, and TypeError or TimeoutError for one that cannot be copied or takes too long.
+    """
+    optimizer, owners = scheduler.optimizer, [scheduler, *getattr(scheduler, "_schedulers", ())]
+    calls = [call for owner in owners for call in getattr(owner, "lr_lambdas", ())]
+    own = any(type(owner).__module__ != "torch.optim.lr_scheduler" for owner in owners)
+    if own or not all(isinstance(getattr(call, "func", call), types.FunctionType) for call in calls):
+        raise TypeError("a scheduler of the program's own may log, or hold other objects")
+    groups = [{**{k: v for k, v in group.items() if k != "params"}, "params": []} for group in optimizer.param_groups]
+    if any(isinstance(value, Tensor) for group in groups for value in group.values()):
+        raise TypeError("the rate is a tensor")
+    stand_in = types.SimpleNamespace(param_groups=groups, defaults=optimizer.defaults, step=optimizer.step)
+    copied = object.__new__(type(scheduler))
+    vars(copied).update(copy.deepcopy(vars(scheduler), {id(optimizer): stand_in}))
+    rates, ends = [float(groups[0]["lr"])], clock() + seconds
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that no optimizer stepped
+        for _ in range(count):
+            copied.step()
+            rates.append(float(groups[0]["lr"]))
+            if clock() > ends:
+                raise TimeoutError
     return rates
 
 
@@ -99,5 +107,6 @@ def ends_with_the_micro_batches(scheduler: Any, steps: int, batches: int) -> str
         f"{type(scheduler).__name__} was planned for about {count + left} steps, as many as there were micro-batches"
         f" ({batches}), and was stepped once an update: the training ended after {steps} updates,"
         f" {steps / (count + left):.0%} of the schedule, at a learning rate of {rates[0]:.3g}, before most of the decay"
-        ". Divide the total number of steps (and the warm-up) by the accumulation steps"
+        ". Divide the total number of steps (and the warm-up) by the accumulation steps,"
+        " unless you stopped the training early"
     )

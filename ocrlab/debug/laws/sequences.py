@@ -286,6 +286,9 @@ def _signals(step: Experiment) -> Iterator[tuple[str, str, int]]:
         if lengths.shape != (step.rows,) or lengths.is_floating_point() or lengths.unique().numel() < 3:
             continue
         longest = int(lengths.max())
+        signals = [t for t in named.values() if t.ndim == 3 and t.is_floating_point() and len(t) == step.rows]
+        if int(lengths.min()) < 1 or not any(longest in t.shape[1:] for t in signals):
+            continue  # whatever it counts, a mask of that length may not fit into memory
         filled = torch.arange(longest, device=lengths.device) >= lengths[:, None]
         for other, signal in named.items():
             axes = [axis for axis in range(1, signal.ndim) if signal.shape[axis] == longest >= SHORTEST * MORE]
@@ -329,6 +332,6 @@ def _padding_broken(got: str, where: str) -> Result:
         "the attention does not get the mask, or gets it the wrong way round",
         "the last step of a recurrent layer is read, which comes after the padding",
         "padding counts as a label of the loss",
-        "a mask that is made from lengths is 1 everywhere: frames and shares of the longest are mixed up",
+        "the mask is 1 everywhere: it expects lengths relative to the longest (0 to 1) and gets numbers of frames",
     )
     return broken("sequences.padding", where, got, "outputs and a loss that padding does not change", do, *causes)

@@ -48,6 +48,10 @@ def without_checkpoints() -> Iterator[type[_Direct]]:
         yield _Direct
 
 
+def _random_states() -> list[Any]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
+
+
 def _redrawn(step: Experiment) -> Result | None:
     """Look whether the backward pass draws random numbers, and whether its gradients depend on them."""
     loss, states = step.loss, list[Any]()
@@ -56,8 +60,9 @@ def _redrawn(step: Experiment) -> Result | None:
         def watched(model: Any, batch: Any) -> Any:
             total = loss(model, batch)
             if seed is not None:
-                torch.manual_seed(seed)
-            states.append(torch.get_rng_state())
+                torch.default_generator.manual_seed(seed)
+                torch.cuda.manual_seed_all(seed) if torch.cuda.is_initialized() else None
+            states.append(_random_states())
             return total
 
         step.loss = watched
@@ -67,7 +72,7 @@ def _redrawn(step: Experiment) -> Result | None:
             step.loss = loss
 
     first = run(None)
-    if torch.equal(states[0], torch.get_rng_state()) or any(p._backward_hooks for p in step.named.values()):
+    if all(map(torch.equal, states[0], _random_states())) or any(p._backward_hooks for p in step.named.values()):
         return None  # nothing is drawn, or a hook adds noise to gradients
     others = [run(seed) for seed in (1, 2)]
     if distance(*others) <= max(step.rounding("gradients"), 1e-4):
@@ -76,8 +81,8 @@ def _redrawn(step: Experiment) -> Result | None:
         "transformations.random",
         "the backward pass",
         "it draws random numbers that the forward pass has not drawn, and the gradients depend on them"
-        f" ({distance(first, others[0]):.2g} of their size): parts are recomputed with another dropout mask, and the"
-        " gradient does not belong to the loss",
+        f" ({distance(first, others[0]):.2g} of their size): where parts are recomputed with another dropout mask,"
+        " the gradient does not belong to the loss",
         "the same random state in both passes",
         "Use torch.utils.checkpoint.checkpoint(..., use_reentrant=False), which restores it, or save"
         " torch.get_rng_state() in forward and set it before recomputing",

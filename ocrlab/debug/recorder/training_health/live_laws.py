@@ -38,11 +38,14 @@ UNEQUAL = 1.5  # times the labels of another micro-batch of the same step
 AWAY = -0.2  # cosine below which a copy moves away from its model
 TURNS, MUCH = 3, 10  # periods of a schedule, and times that it is too long
 MEASURED, HARDLY = 1 << 16, 0.3  # values of a weight that is measured; the share from which on nothing is averaged
+SAME = 0.01  # difference of two shares; a decay that begins small and grows takes less each time
+ENOUGH = 64  # losses whose gradient is looked at
 STEPS = 20  # after which a copy that is meant to move has moved
 MOVING = ("target", "ema", "momentum", "average", "slow", "shadow")  # names of copies that follow the model
 TEACHER = ("teacher",)  # an average where the program has a name of one, else fixed
 INTENT = re.compile(r"(^|_)ema(_|$)|update_(teacher|target|average)|mean_teacher")
 FIXED = ("ref", "frozen", "initial", "base", "old", *TEACHER, "pretrained")  # names of copies that are to stand still
+WORDS = re.compile(r"[a-z]+")
 READY = 0.5  # of the largest singular value, that spectral_norm estimates at least after some passes
 
 
@@ -57,6 +60,7 @@ class LiveLaws:
         self.valid_rows: list[list[int]] = []  # of each call in eval mode
         self.room = ROWS  # for further hashes
         self.shapes: list[Any] = []
+        self.pushes: list[float] = []  # the gradients of reported losses: 1, or what they were divided by later
         self.weights: list[tuple[Any, float, float]] = []  # of micro-batches: step and classes, labels, weight of each
         self.start: list[str] = []
         self.optimizers: list[Optimizer] = []
@@ -121,6 +125,8 @@ class LiveLaws:
         """Watch with which weight each label of a micro-batch enters its gradient."""
         if not isinstance(loss, Tensor) or arrives_later(loss) or loss.grad_fn is None:
             return
+        if loss.numel() == 1 and len(self.pushes) < ENOUGH:
+            loss.register_hook(self._pushed)
         waiting: list[Any] = [loss.grad_fn]
         visited: set[Any] = set()
         while waiting and len(visited) < NODES:
@@ -132,6 +138,10 @@ class LiveLaws:
                 self._hook(node, step)
                 return
             waiting += [before for before, _ in node.next_functions]
+
+    @guard
+    def _pushed(self, gradient: Tensor) -> None:
+        self.pushes.append(float(gradient))
 
     def _hook(self, node: Any, step: int) -> None:
         """Read now what a loss has saved: a hook that held its node would keep the graph for ever."""
@@ -200,12 +210,15 @@ class LiveLaws:
         mean = next((CHECKED[model] for model in self.models if model in CHECKED), 0.0)
         count = round(batches / max(steps, 1))
         plain = all(type(o).__name__ == "SGD" for o in self.optimizers)
-        if plain and count >= 2 and steps >= STEPS and mean > 0 and losses and 0.75 < losses[0] / mean < 1.33:
+        whole = bool(self.pushes) and all(push == 1.0 for push in self.pushes)  # what is divided later pushes less
+        if not plain or count < 2 or steps < STEPS or not whole or mean <= 0 or not losses:
+            return
+        if 0.75 < losses[0] / mean < 1.33:
             yield (
                 f"the losses of {count} micro-batches are accumulated and not divided by their number: each is a whole"
                 f" mean ({losses[0]:.3g}; check_step had {mean:.3g}), so that an update is the sum of {count} mean"
                 f" gradients, {count} times as large as that of one batch with the same samples. Divide each loss by"
-                f" {count} before backward(), or the learning rate"
+                f" {count} before backward(), or divide the learning rate if the sum is intended"
             )
 
     def _still(self, steps: int) -> Iterator[str]:
@@ -253,7 +266,7 @@ class FollowedWeights:
             for name, part in extra.items()
             for model in models
             if isinstance(part, nn.Module)
-            and _holds(f"{name} {type(part).__name__}", MOVING[1:])
+            and any(word.startswith(MOVING[1:]) for word in WORDS.findall(f"{name} {type(part).__name__}".lower()))
             and _alike(part, model)
         ]
         self.before: list[tuple[Tensor, Tensor]] = []
@@ -272,7 +285,10 @@ class FollowedWeights:
         """Note at the next batch how far the average has moved towards the weights."""
         before, self.before = self.before, []
         for (name, part, _), (old, weights) in zip(self.pairs, before, strict=False):
-            way, moved = (weights - old).flatten(), (_largest(part).detach() - old).flatten()
+            now = _largest(part).detach()
+            if torch.equal(now, weights):
+                continue  # a copy, or the sync of a lookahead, is no average
+            way, moved = (weights - old).flatten(), (now - old).flatten()
             length = float(way @ way)
             if length > 0 and bool(moved.any()):
                 self.shares.setdefault(name, []).append(float(way @ moved) / length)
@@ -280,7 +296,7 @@ class FollowedWeights:
     def sentence(self) -> str:
         """Return that an average holds hardly more than the last step, in all late looks; else ''."""
         for name, shares in self.shares.items():
-            if len(shares) >= 2 and min(shares) >= HARDLY:
+            if len(shares) >= 2 and min(shares) >= HARDLY and max(shares) - min(shares) < SAME:
                 return (
                     f"the average {name} takes {shares[-1]:.0%} of the weights in each step (a decay of"
                     f" {1 - shares[-1]:.2g}): it is the model of the last steps, and nothing is averaged. A moving"
@@ -356,11 +372,15 @@ def _values(*modules: nn.Module) -> list[list[Tensor]]:
 def _alike(part: nn.Module, other: nn.Module) -> bool:
     """Return whether two modules have weights of the same shapes, none in common, which can be compared at once."""
     ours, theirs = _values(part, other)
-    if part is other or len(ours) != len(theirs) or sum(p.numel() for p in ours if not is_lazy(p)) > LARGE:
+    if not ours or part is other or len(ours) != len(theirs) or sum(p.numel() for p in ours if not is_lazy(p)) > LARGE:
         return False
     pairs = zip(ours, theirs, strict=True)
     return all(
-        not is_lazy(a) and not is_lazy(b) and a.shape == b.shape and a is not b and not arrives_later(a)
+        type(a) is type(b) is nn.Parameter
+        and a.shape == b.shape
+        and a is not b
+        and a.device == b.device
+        and not arrives_later(a)
         for a, b in pairs
     )
 

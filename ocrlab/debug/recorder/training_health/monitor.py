@@ -412,7 +412,11 @@ class TrainingMonitor:
         stats.larger = samples > (getattr(loader, "batch_size", 0) or 1)
         stats.checks["coverage"] = self.coverage.sentence(samples)
         stats.workers = loader.num_workers if loader is not None else 0
-        live = self.laws.sentences(loader, stats.steps, len(stats.walks), stats.batches, stats.first_losses)
+        live = list[str]()
+        try:
+            live.extend(self.laws.sentences(loader, stats.steps, len(stats.walks), stats.batches, stats.first_losses))
+        except Exception as error:  # the other findings stay
+            report(error, "some checks of the whole training are left out")
         return [*live, *rules.sentences(stats, self.model)]
 
     @guard
