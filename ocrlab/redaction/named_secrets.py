@@ -331,8 +331,9 @@ def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Itera
         prose = match is between and match.group().endswith(" ") and SENTENCE.match(text, match.end())
         ids = IDS.match(text, match.end()) or IDS_BEFORE.search(text, max(0, at - 30), at)
         boxed = password and (groups.get("weak") or "").strip() in ("|", "│", "┃")
-        line_end = text.find("\n", match.end(), match.end() + LONGEST_CELL) if boxed else -1
-        cell = CELL_END.search(text, match.end(), line_end) if line_end >= 0 else None
+        limit = min(len(text), match.end() + LONGEST_CELL)
+        line_end = text.find("\n", match.end(), limit) if boxed else -1
+        cell = CELL_END.search(text, match.end(), line_end if line_end >= 0 else limit) if boxed else None
         if cell and looks_chosen(text[match.end() : cell.start()].replace(" ", "")):
             yield match.end(), cell.start(), SECRET
             return

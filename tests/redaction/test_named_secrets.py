@@ -29,3 +29,12 @@ def test_names_of_secrets(name: str) -> None:
 @pytest.mark.parametrize("name", ["batch_size", "author", "keyboard", "tokenizer", "max_steps", "secretary", "monkey"])
 def test_names_that_only_look_like_it(name: str) -> None:
     assert not redaction.is_secret(name)
+
+
+def test_sixteen_digits_may_be_a_secret_and_a_comma_hides_no_lines() -> None:
+    for text in ('api_key = "9f86d081884c7d65"', "DB_PASSWORD=9F86D081884C7D65", "password: swordfish (change it)"):
+        assert "(secret)" in redaction.clean(text)
+    log = "no username, password, using the public mirror\nstep 12\nTraceback\nRuntimeError: x\n  5%|x | 3/60"
+    assert redaction.clean(log) == log
+    for harmless in ("No password required:\nrun_id: a1b2c3d4\n", "password rotation done. Next:\nrun: train_v2\n"):
+        assert redaction.clean(harmless) == harmless

@@ -30,6 +30,15 @@ NORMS = (_BatchNorm, nn.LayerNorm, nn.GroupNorm)
 BOUND = 1.0001  # times the largest value of torch's own start, which float32 may round
 
 
+def _other_entries(step: Observation) -> Iterator[str]:
+    """Yield the entries beside one with a gradient in a ModuleDict or ParameterDict: a batch may need one key only."""
+    for name, module in step.model.named_modules():
+        if isinstance(module, nn.ModuleDict | nn.ParameterDict):
+            entries = [f"{name}.{key}" if name else key for key in module]
+            used = [e for e in entries if any(n == e or n.startswith(f"{e}.") for n in step.gradients)]
+            yield from (e for e in entries if used and e not in used)
+
+
 def observe(step: Observation) -> Iterator[Result]:
     """Yield parameters that the observed step left out, or should not have moved."""
     yield from untrained_part(step.model)
@@ -55,8 +64,10 @@ def observe(step: Observation) -> Iterator[Result]:
         do = "Give the group a rate, or freeze it with requires_grad_(False)"
         yield hint("optimizer.rate", listing(step.model, idle), "learning rate 0", "above 0", do)
     called = {stage.name for stage in step.stages}
+    other_entries = tuple(_other_entries(step))
     for ran in (True, False) if step.complete else ():
         none = [n for n in trained if n not in step.gradients and (n.rpartition(".")[0] in called) is ran]
+        none = [n for n in none if not n.startswith(other_entries)]
         if none:
             got = f"no gradient; the module {'ran' if ran else 'was never called'}"
             do = "Look for detach(), argmax or an output that the loss does not use" if ran else "Call it, or remove it"

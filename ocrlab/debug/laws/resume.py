@@ -87,7 +87,11 @@ def test(step: Experiment, extras: Extras) -> Iterator[Result]:
     except Exception as error:
         raise NotTestable(f"no copy could be made ({type(error).__name__}); give `factory`") from error
     step.restore()
+    plain = {module: dict(vars(module)) for module in model.modules()}  # a state that forward keeps in an attribute
     before, after = step.run(training=False), step.run(training=False, model=model)
+    for module, attributes in plain.items():
+        vars(module).clear()
+        vars(module).update(attributes)
     apart = distance(before.outputs, after.outputs)
     reached = len(before.outputs) != len(after.outputs) or (
         apart <= step.rounding() and distance(before.loss, after.loss) > step.rounding("loss")

@@ -805,3 +805,64 @@ def test_noise_of_a_model_whose_last_layer_begins_at_zero(same: bool) -> None:
 
     report = ocrlab.check_step(model, points(), loss)
     assert ("is to predict noise that is not in its input" in str(report)) is not same, str(report)
+
+
+def test_heads_of_other_tasks_need_no_gradient_in_a_batch_of_one_task() -> None:
+    class Tasks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.trunk, self.heads = nn.Linear(8, 8), nn.ModuleDict({"kind": nn.Linear(8, 3), "price": nn.Linear(8, 1)})
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.heads["kind"](self.trunk(x).tanh())
+
+    model = Tasks()
+    report = ocrlab.check_step(model, points(), classes, torch.optim.SGD(model.parameters(), 0.1))
+    assert line(report, "coverage").startswith("[ok]"), str(report)
+
+
+def test_a_state_that_forward_keeps_is_no_lost_state() -> None:
+    class Carrying(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.head, self.state = nn.GRU(8, 16, batch_first=True), nn.Linear(16, 3), None
+
+        def forward(self, x: Tensor) -> Tensor:
+            h, state = self.cell(x[:, None], self.state)
+            self.state = state.detach()
+            return self.head(h[:, 0])
+
+    model = Carrying()
+    report = ocrlab.check_step(model, points(), classes, torch.optim.Adam(model.parameters()))
+    assert line(report, "resume").startswith("[ok]"), str(report)
+
+
+def test_large_whole_numbers_are_no_lengths_and_norms_have_no_table() -> None:
+    model = nn.Sequential(nn.Conv1d(4, 8, 3), nn.BatchNorm1d(8), nn.Flatten(), nn.Linear(80, 3))
+    times = torch.arange(6) + 1_700_000_000  # a mask of that length would need gigabytes
+    batch = torch.randn(6, 4, 12), times, torch.arange(6) % 3
+    report = ocrlab.check_step(model, batch, lambda m, b: functional.cross_entropy(m(b[0]), b[2]))
+    assert "raised" not in str(report) and report.ok, str(report)
+
+
+def test_sizes_of_pictures_are_no_edges_and_shares_no_boxes() -> None:
+    sizes = torch.tensor([(480, 640), (640, 480), (427, 640), (640, 427)] * 40)
+    sets = [TensorDataset(part, torch.arange(len(part)) % 3) for part in (sizes[:120], sizes[120:])]
+    loaders = [DataLoader(part, 8) for part in sets]
+    model = nn.Linear(2, 3)
+    loss = lambda m, b: functional.cross_entropy(m(b[0].float() / 640), b[1])  # noqa: E731
+    report = ocrlab.check_step(model, next(iter(loaders[0])), loss, loader=loaders[0], val_loader=loaders[1])
+    assert "ends swapped" not in str(report)
+
+
+def test_a_schedule_is_walked_on_a_copy() -> None:
+    from ocrlab.debug.laws.schedule import walk
+
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)
+    both = [torch.optim.lr_scheduler.LinearLR(optimizer), torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
+    scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, both, [5])
+    before = str(scheduler.state_dict()), optimizer.param_groups[0]["lr"]
+    assert len(walk(scheduler, 20)) == 21
+    assert (str(scheduler.state_dict()), optimizer.param_groups[0]["lr"]) == before and scheduler._schedulers[
+        1
+    ] is both[1]

@@ -389,6 +389,12 @@ def _holds(name: str, words: Sequence[str]) -> bool:
     return any(word in name.lower() for word in words)
 
 
+def stands_still(name: str) -> bool:
+    """Return whether a copy has a name of those that never change: a reference, a teacher that is no average."""
+    follows = any(INTENT.search(other.lower()) for other in vars(sys.modules["__main__"]))
+    return _holds(name, FIXED) and not _holds(name, MOVING) and not (_holds(name, TEACHER) and follows)
+
+
 def _snapshot(part: nn.Module) -> list[Tensor]:
     return [p.detach().clone() for p in part.parameters()]
 

@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.laws.coverage import decay, untrained_part
+from ocrlab.debug.laws.live_objects import trained_elsewhere
 from ocrlab.debug.laws.mode import wrong_modes
 from ocrlab.debug.laws.observation import unlisted_weights
 from ocrlab.debug.laws.result import Result
@@ -28,7 +29,7 @@ from ocrlab.debug.recorder.figure_transfer import FigureTransfer, arrives_later
 from ocrlab.debug.recorder.training_health import pass_checks, rules
 from ocrlab.debug.recorder.training_health.batch_contents import BatchContents
 from ocrlab.debug.recorder.training_health.grad_scaler import GradScalerCheck
-from ocrlab.debug.recorder.training_health.live_laws import FollowedWeights, LiveLaws
+from ocrlab.debug.recorder.training_health.live_laws import FollowedWeights, LiveLaws, stands_still
 from ocrlab.debug.recorder.training_health.model_checks import ConstantBaseline, InputScaleCheck, OutputCollapseCheck
 from ocrlab.debug.recorder.training_health.pass_checks import WeightResetCheck
 from ocrlab.debug.recorder.training_health.rules import InspectedStep, TrainingStats
@@ -431,7 +432,7 @@ class TrainingMonitor:
         self.transfer.read(AT_END)
         self.count()
         stats, groups = self.stats, [group for o in self.optimizers for group in o.param_groups]
-        owned = {id(p) for group in groups for p in group["params"]}
+        owned = {id(p) for group in groups for p in group["params"]} | trained_elsewhere(self.optimizers)
         stats.owned = {name for name, p in self.named.items() if id(p) in owned} if self.optimizers else None
         stats.copied = {name for name, p in self.named.items() if id(p) in self.laws.followers()}
         stats.checks |= {
@@ -448,7 +449,7 @@ class TrainingMonitor:
     def _compare_average(self, name: str, old: list[Tensor]) -> None:
         """Note an average of the weights that never changed."""
         new = self._averaged(self.extra[name])
-        if new is None:
+        if new is None or stands_still(name):
             return
         count, averages = len(old), self.stats.averages
 

@@ -298,3 +298,34 @@ def test_accumulated_losses_that_are_not_divided(tmp_path: Path, divided: bool, 
 
     findings = report(tmp_path, step, model=model, optimizer=optimizer, loader=DataLoader(data(), 2))
     assert ("are accumulated and not divided" in findings) is (kind == "SGD" and not divided)
+
+
+def test_a_fixed_teacher_and_parameters_of_another_optimizer(tmp_path: Path) -> None:
+    model, teacher = nn.ModuleDict({"a": net(), "b": nn.Linear(8, 4)}), net().requires_grad_(False)
+    one, other = (torch.optim.Adam(model[key].parameters(), lr=1e-2) for key in "ab")
+
+    def step(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        rec.loss(functional.cross_entropy(model["a"](batch[0]) + model["b"](batch[0]), batch[1])).backward()
+        for each in (one, other):
+            each.step()
+            each.zero_grad()
+
+    findings = report(tmp_path, step, model=model, optimizer=one, extra={"teacher": teacher, "other": other})
+    assert findings == "", findings
+
+
+def test_an_average_whose_decay_grows_is_right(tmp_path: Path) -> None:
+    model, count = net(), 0
+    average = copy.deepcopy(model).requires_grad_(False)
+
+    def step(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        nonlocal count
+        right(model, optimizer, batch, rec)
+        count += 1
+        decay = 0.9999 * (1 - 2.718 ** (-count / 400))
+        for slow, fast in zip(average.parameters(), model.parameters(), strict=True):
+            slow.lerp_(fast.detach(), 1 - decay)
+
+    assert "in each step" not in report(
+        tmp_path, step, model=model, extra={"ema": average}, loader=DataLoader(data(), 2)
+    )
