@@ -287,7 +287,7 @@ class FollowedWeights:
         for (name, part, _), (old, weights) in zip(self.pairs, before, strict=False):
             now = _largest(part).detach()
             if torch.equal(now, weights):
-                continue  # a copy, or the sync of a lookahead, is no average
+                continue  # a copy, or the sync of a lookahead
             way, moved = (weights - old).flatten(), (now - old).flatten()
             length = float(way @ way)
             if length > 0 and bool(moved.any()):
@@ -390,7 +390,7 @@ def _holds(name: str, words: Sequence[str]) -> bool:
 
 
 def stands_still(name: str) -> bool:
-    """Return whether a copy has a name of those that never change: a reference, a teacher that is no average."""
+    """Return whether a copy has a name of those that never change: a reference, a teacher without averaging."""
     follows = any(INTENT.search(other.lower()) for other in vars(sys.modules["__main__"]))
     return _holds(name, FIXED) and not _holds(name, MOVING) and not (_holds(name, TEACHER) and follows)
 

@@ -302,15 +302,15 @@ def test_accumulated_losses_that_are_not_divided(tmp_path: Path, divided: bool, 
 
 def test_a_fixed_teacher_and_parameters_of_another_optimizer(tmp_path: Path) -> None:
     model, teacher = nn.ModuleDict({"a": net(), "b": nn.Linear(8, 4)}), net().requires_grad_(False)
-    one, other = (torch.optim.Adam(model[key].parameters(), lr=1e-2) for key in "ab")
+    first, other = (torch.optim.Adam(model[key].parameters(), lr=1e-2) for key in "ab")
 
     def step(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
         rec.loss(functional.cross_entropy(model["a"](batch[0]) + model["b"](batch[0]), batch[1])).backward()
-        for each in (one, other):
+        for each in (first, other):
             each.step()
             each.zero_grad()
 
-    findings = report(tmp_path, step, model=model, optimizer=one, extra={"teacher": teacher, "other": other})
+    findings = report(tmp_path, step, model=model, optimizer=first, extra={"teacher": teacher, "other": other})
     assert findings == "", findings
 
 
