@@ -135,7 +135,7 @@ def check_step(
     finally:
         wrong = step.close()
         torch.set_grad_enabled(graded)
-    if observed.loss is not None and any(r.law == "splitting" and "is a mean over" in r.got for r in report.results):
+    if observed.loss is not None and any(r.rule == splitting.MEAN for r in report.results):
         CHECKED[model] = observed.loss
     report.results += [Result("hint", f"not put back: {', '.join(wrong)}", law="experiment")] if wrong else []
     return report

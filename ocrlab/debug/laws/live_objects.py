@@ -26,7 +26,7 @@ def instances(kind: type) -> list[Any]:
 
 
 def schedulers_of(optimizers: Sequence[Optimizer], extras: Any = None) -> list[Any]:
-    """Return the schedulers that move the rate of some optimizers: `given`, else those that the process holds."""
+    """Return the schedulers that move the rate of some optimizers: `extras`, else those in this process."""
     if extras is not None:
         return [extras]
     if not any("initial_lr" in group for o in optimizers for group in o.param_groups):

@@ -106,7 +106,7 @@ def ends_with_the_micro_batches(scheduler: Any, steps: int, batches: int) -> str
     return (
         f"{type(scheduler).__name__} was planned for about {count + left} steps, as many as there were micro-batches"
         f" ({batches}), and was stepped once an update: the training ended after {steps} updates,"
-        f" {steps / (count + left):.0%} of the schedule, at a learning rate of {rates[0]:.3g}, before most of the decay"
-        ". Divide the total number of steps (and the warm-up) by the accumulation steps,"
-        " unless you stopped the training early"
+        f" {steps / (count + left):.0%} of the schedule, at a rate of {rates[0]:.3g}, before most of the decay."
+        " Divide the total number of steps (and the warm-up) by the accumulation steps; if you stopped the training"
+        " early, nothing is wrong"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from ocrlab.debug.laws.state_guard import loss_value
 from ocrlab.debug.laws.tensor_checks import listing
 
 MOST_NODES = 20_000  # of a graph that is searched for functions of the program
+MEAN = "splitting.mean"  # the rule of a loss that is a mean over samples
 
 
 def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
@@ -43,9 +45,8 @@ def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
     if summed <= limit:
         yield holds("the loss is a sum over samples: add the parts as they are")
     elif equal <= limit:
-        yield holds(
-            f"the loss is a mean over samples: parts of {cut} and {n - cut} add up when weighted by their samples"
-        )
+        text = f"the loss is a mean over samples: parts of {cut} and {n - cut} add up when weighted by their samples"
+        yield replace(holds(text), rule=MEAN)
     elif rest <= limit:
         yield holds(
             f"the loss is a mean over counted labels, {a:.0%} of them in the first {cut} of {n} samples: when you"

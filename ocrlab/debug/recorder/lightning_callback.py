@@ -50,8 +50,7 @@ class Recorder(Recording, lightning.Callback):
     The default of `folder` is the trainer's log_dir, else its default_root_dir. `batches` is "ids" (a replay rebuilds
     them from the data) or "raw" (they are stored). `snapshot_every` counts micro-batches; None takes snapshots for
     about 1 % of the time. `steps` is the number of last micro-batches that are kept. An error of the recorder never
-    stops a training. Several loaders at once
-    (CombinedLoader) are recorded, but not replayed.
+    stops a training. Several loaders at once (CombinedLoader) are recorded, but not replayed.
     """
 
     def __init__(
