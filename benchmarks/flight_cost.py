@@ -118,7 +118,7 @@ def switch(rec: Any, model: torch.nn.Module, on: bool) -> None:
     scales = rec.step_recorder.monitor.scales
     scales.close()
     if on:
-        rec.start()
+        rec._hook_steps(rec.training.optimizers)
         rec.step_recorder.hook_stages(model)
         scales.handles = [model.register_forward_pre_hook(CallHook(scales._hook), with_kwargs=True)]
 
