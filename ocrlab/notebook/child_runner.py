@@ -12,7 +12,6 @@ import os
 import pickle
 import queue
 import re
-import shutil
 import signal
 import sys
 import tempfile
@@ -20,7 +19,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -105,44 +103,64 @@ def run(call: dict[str, Any], options: Options, events: Callable[[Event], None] 
 
     The verdict of a child that failed is displayed before.
     """
-    folder = Path(tempfile.mkdtemp(prefix="ocrlab-child-"))
     try:
-        try:
-            (folder / CALL).write_bytes(pickle.dumps({"path": sys.path, **call}))
-        except Exception as error:  # a pickle may raise anything
-            got = f"{type(error).__name__}: {error}"
-            raise ConfigError("The arguments cannot be sent to a child", got=got) from error
-        command = [sys.executable, "-c", "from ocrlab.notebook import child_main as child; child.start()", str(folder)]
+        data = pickle.dumps({"path": sys.path, **call})
+    except Exception as error:  # a pickle may raise anything
+        got = f"{type(error).__name__}: {error}"
+        raise ConfigError("The arguments cannot be sent to a child", got=got) from error
+    with tempfile.TemporaryDirectory(prefix="ocrlab-child-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / CALL).write_bytes(data)
+        command = [sys.executable, "-c", "from ocrlab.notebook import child_main as child; child.start()", name]
         began = time.monotonic()
         ended = follow(command, options, events, folder / EVENTS)
-        seconds = time.monotonic() - began
+        overdue = options.timeout is not None and time.monotonic() - began >= options.timeout
         if ended.status == "success":
             if not (folder / VALUE).exists():
-                what = "cell" if "code" in call else "function"
-                raise RunError(
-                    f"The {what} ended the process itself; nothing came back", do="Remove the call that exits"
-                )
+                what = f"The {'cell' if 'code' in call else 'function'} ended the process itself; nothing came back"
+                raise RunError(what, do="Remove the call that exits")
             return pickle.loads((folder / VALUE).read_bytes())
-        if ended.signal == "SIGINT" or ended.exit_status == 130:
-            raise Stopped(ended)
-        if ended.status != "failed" or (ended.verdict and ended.verdict.causes):  # else the traceback is enough
-            from IPython.display import display
+        why = (folder / ERROR).read_text(encoding="utf-8").removesuffix(".") if (folder / ERROR).exists() else ""
+    if ended.signal == "SIGINT" or ended.exit_status == 130:
+        raise Stopped(ended)
+    if ended.status != "failed" or (ended.verdict and ended.verdict.causes):  # else the traceback is enough
+        from IPython.display import display
 
-            place = clean(str(ended.folder)) if ended.folder else ""
-            display(verdict_view.view(ended.verdict or Verdict(), folder=place))
-        why = ""
-        if ended.status == "hung":
-            overdue = options.timeout is not None and seconds >= options.timeout
-            why = (
-                f"it was over its limit of {options.timeout:g} s"
-                if overdue
-                else f"nothing moved for {options.silence:g} s"
-            )
-        elif (folder / ERROR).exists():
-            why = (folder / ERROR).read_text(encoding="utf-8").removesuffix(".")
-        raise ChildFailed(ended, why)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        place = clean(str(ended.folder)) if ended.folder else ""
+        display(verdict_view.view(ended.verdict or Verdict(), folder=place))
+    if ended.status == "hung":
+        limit = f"it was over its limit of {options.timeout or 0:g} s"
+        why = limit if overdue else f"nothing moved for {options.silence:g} s"
+    raise ChildFailed(ended, why)
+
+
+class WatchedChild:
+    """A command under watch in a thread, which sets `ended` after it; `ending` is how, or why watching failed."""
+
+    def __init__(self, command: Sequence[str], options: Options, output: Callable[[int, bytes], None]) -> None:
+        self.mark = uuid.uuid4().hex
+        self.ended = threading.Event()  # not `join`: before Python 3.13 an interrupt of it makes a thread look ended
+        self.ending: Ended | BaseException | None = None
+        work = (command, options, output)
+        threading.Thread(target=self._watch, args=work, name="ocrlab watch", daemon=True).start()
+
+    def _watch(self, command: Sequence[str], options: Options, output: Callable[[int, bytes], None]) -> None:
+        try:
+            self.ending = watch(command, options, output=output, env=environment() | {MARK: self.mark})
+        except BaseException as error:
+            self.ending = error
+        self.ended.set()
+
+    def interrupt(self) -> None:
+        """Hand Ctrl-C on to every process of the child."""
+        for pid in jupyter_kernel.marked(MARK, self.mark):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        """Kill everything that it started, and wait until the watch has recorded how it ended."""
+        jupyter_kernel.end(MARK, self.mark)
+        self.ended.wait(PATIENCE)
 
 
 def follow(
@@ -150,51 +168,30 @@ def follow(
 ) -> Ended:
     """Run a command under watch below the cell and return how it ended; `events` gets the lines of `path` as they come.
 
-    Raises Stopped, after nothing of the command is left, and what `watch` raises.
+    Raises Stopped, after nothing of the command is left, and what `watch` raises. Ctrl-C lets the child finish its
+    step; a second one kills at once.
     """
-    mark = uuid.uuid4().hex
     chunks: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
-    endings: list[Ended | BaseException] = []
-
-    def work() -> None:
-        try:
-            env = environment() | {MARK: mark}
-            endings.append(watch(command, options, output=lambda *chunk: chunks.put(chunk), env=env))
-        except BaseException as error:
-            endings.append(error)
-        done.set()
-
-    done = threading.Event()  # not `join`: before Python 3.13 an interrupt of it makes a thread look ended
-    thread = threading.Thread(target=work, name="ocrlab watch", daemon=True)
+    child = WatchedChild(command, options, lambda *chunk: chunks.put(chunk))
     screen = Screen(chunks, path if events else None, events)
-    thread.start()
     try:
-        while not done.wait(POLL):
+        while not child.ended.wait(POLL):
             screen.update()
     except KeyboardInterrupt:
-        _interrupt(done, mark, screen)
-        raise Stopped(next((end for end in endings if isinstance(end, Ended)), None)) from None
+        child.interrupt()
+        deadline = time.monotonic() + GRACE
+        with contextlib.suppress(KeyboardInterrupt):
+            while not child.ended.wait(POLL) and time.monotonic() < deadline:
+                screen.update()
+        screen.update()
+        child.kill()
+        raise Stopped(child.ending if isinstance(child.ending, Ended) else None) from None
     finally:
-        jupyter_kernel.end(MARK, mark)
+        jupyter_kernel.end(MARK, child.mark)
     screen.update()
-    [ended] = endings
-    if isinstance(ended, BaseException):
-        raise ended
-    return ended
-
-
-def _interrupt(done: threading.Event, mark: str, screen: Screen) -> None:
-    """Hand Ctrl-C on to every process of the child and let it finish; a second one kills at once."""
-    for pid in jupyter_kernel.marked(MARK, mark):
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGINT)
-    deadline = time.monotonic() + GRACE
-    with contextlib.suppress(KeyboardInterrupt):
-        while not done.wait(POLL) and time.monotonic() < deadline:
-            screen.update()
-    screen.update()
-    jupyter_kernel.end(MARK, mark)
-    done.wait(PATIENCE)
+    if not isinstance(child.ending, Ended):
+        raise child.ending or AssertionError("set before `ended`")
+    return child.ending
 
 
 def environment() -> dict[str, str]:
@@ -204,25 +201,32 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONUNBUFFERED": "1", "MPLBACKEND": "Agg", "PYTHONPATH": os.pathsep.join(paths)}
 
 
-@dataclass
 class Screen:
     """What a cell shows of its child: output as it comes, up to a limit that a browser can bear, and events."""
 
-    chunks: queue.SimpleQueue[tuple[int, bytes]]
-    path: Path | None = None
-    take: Callable[[Event], None] | None = None
-    left: int = field(default_factory=lambda: LONGEST)
-    read: int = 0
-    decoders: dict[int, Any] = field(default_factory=dict)
+    def __init__(
+        self,
+        chunks: queue.SimpleQueue[tuple[int, bytes]],
+        path: Path | None = None,
+        take: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.chunks, self.path, self.take = chunks, path, take
+        self.left, self.read = LONGEST, 0
+        utf8 = codecs.getincrementaldecoder("utf-8")
+        self.streams = {1: (sys.stdout, utf8("replace")), 2: (sys.stderr, utf8("replace"))}
 
     def update(self) -> None:
         """Show what came since the last call."""
         while not self.chunks.empty():
             self._print(*self.chunks.get())
-        if self.path and self.take:
-            for line in self._lines():
-                with contextlib.suppress(ValueError, KeyError):
-                    self.take(json.loads(line))
+        if self.path and self.take and self.path.exists():
+            with self.path.open("rb") as file:
+                file.seek(self.read)
+                for line in file.read().splitlines(keepends=True):
+                    if line.endswith(b"\n"):  # else it is being written
+                        self.read += len(line)
+                        with contextlib.suppress(ValueError, KeyError):
+                            self.take(json.loads(line))
         if isinstance(self.take, progress_view.Live):
             self.take.tick()
 
@@ -231,24 +235,10 @@ class Screen:
             if not ENDED.match(data):
                 return  # the verdict's own block says it better
             data = data.partition(b"\n")[0] + b"\n"
-        decoder = self.decoders.setdefault(stream, codecs.getincrementaldecoder("utf-8")("replace"))
+        file, decoder = self.streams[stream]
         text = decoder.decode(data)
         if self.left > 0:
-            file = sys.stdout if stream == 1 else sys.stderr
             file.write(text[: self.left])
             self.left -= len(text)
             if self.left <= 0:
                 file.write(f"\n… more than {LONGEST} characters; the rest is not shown here\n")
-
-    def _lines(self) -> list[bytes]:
-        """Return the lines of the events that are whole and new."""
-        assert self.path is not None, "asked for only where there is a file"
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self.read)
-                data = file.read()
-        except OSError:
-            return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self.read += len(whole)
-        return whole.splitlines()

@@ -16,14 +16,13 @@ from ocrlab.evaluation.metrics.page_scores import AT
 from ocrlab.evaluation.metrics.paired_comparison import PairedDifference, by_page, level
 from ocrlab.evaluation.metrics.paired_comparison import compare as paired
 from ocrlab.notebook import compare_job
-from ocrlab.notebook.chooser import chooser
 from ocrlab.notebook.compare_job import ComparedPage, Comparison, PageResult, Polygons
 from ocrlab.redaction import clean
 from ocrlab.reports import plots
 from ocrlab.reports.html import page_images, tables
 from ocrlab.reports.html.page_images import Layer
 from ocrlab.reports.run_history import query, run_list
-from ocrlab.reports.view import BAD, GOOD, IGNORED, INK, MISSED, MUTED, View, WidgetView, heading, join_views
+from ocrlab.reports.view import BAD, GOOD, IGNORED, INK, MISSED, MUTED, View, heading, join_views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,8 +83,7 @@ def curves(comparison: Comparison) -> View:
         plots.counted(left)
         losses = [row["loss"] for run_rows in rows for row in run_rows if row.get("loss", 0) > 0]
         if losses and max(losses) > 10 * min(losses):  # else a logarithmic axis has no number on it
-            left.set_yscale("log")
-            left.set_ylabel("loss, log scale")
+            left.set(yscale="log", ylabel="loss, log scale")
             left.yaxis.set_major_formatter("{x:g}")
             left.yaxis.set_minor_formatter("")
         right.set_ylim(0, 1)
@@ -94,8 +92,6 @@ def curves(comparison: Comparison) -> View:
 
 def _lines(axes: Axes, runs: Sequence[Sequence[dict[str, float]]], name: str, along: str, x: str, y: str) -> str:
     """Draw one figure of every run and return its title."""
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
     ends, pages = [], set()  # of a validation, which may be fewer than those that are compared
     for number, (rows, colour) in enumerate(zip(runs, itertools.cycle(plots.COLOURS), strict=False)):
         points, last = [], math.nan
@@ -110,7 +106,7 @@ def _lines(axes: Axes, runs: Sequence[Sequence[dict[str, float]]], name: str, al
             ends.append(f"{letter(number)} {points[-1][1]:.3g}")
     on = f" on {' and '.join(map(str, sorted(pages)))} pages" if pages else ""
     title = f"{name}{on or ' at the end'}: {', '.join(ends)}" if ends else f"No run has a {name}"
-    axes.set_title(textwrap.fill(title, WIDE))
+    axes.set(xlabel=x, ylabel=y, title=textwrap.fill(title, WIDE))
     if ends:
         axes.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.18))
     return title
@@ -142,22 +138,19 @@ def real(comparison: Comparison) -> View:
     """Return the differences with their intervals, as a plot and as a table."""
     by_run = {letter(n): differences(comparison, n) for n in range(1, len(comparison.runs))}
     entries = [(f"{name} − A, hmean{at}", d) for name, all_of in by_run.items() for at, d in all_of.items()]
+    findings = [sentence(name, all_of["@0.5"]) for name, all_of in by_run.items()]
     rows = []
     with plots.styled(height=1.0 + 0.34 * len(entries)) as (figure, [axes]):
         for place, (name, d) in zip(reversed(range(len(entries))), entries, strict=True):
             colour = {"better": GOOD, "worse": BAD}.get(d.verdict, MUTED)
-            ends = ("", "", "")
-            if not math.isnan(d.low):
-                ends = (f"{d.low:+.4f}", f"{d.high:+.4f}", _p(d.p))
-                axes.plot([d.low, d.high], [place, place], color=colour, linewidth=3, solid_capstyle="butt")
+            ends = ("", "", "") if math.isnan(d.low) else (f"{d.low:+.4f}", f"{d.high:+.4f}", _p(d.p))
+            axes.plot([d.low, d.high], [place, place], color=colour, linewidth=3, solid_capstyle="butt")
             axes.plot([d.difference], [place], color=colour, marker="o", markersize=6)
             rows.append((name, f"{d.first:.4f}", f"{d.second:.4f}", f"{d.difference:+.4f}", *ends, d.verdict))
         axes.axvline(0, color=INK, linewidth=1)
         axes.set_yticks(range(len(entries)), [name for name, _ in reversed(entries)])
-        axes.set_ylim(-0.6, len(entries) - 0.4)
-        axes.set_xlabel("difference; right of the line: better than A")
+        axes.set(ylim=(-0.6, len(entries) - 0.4), xlabel="difference; right of the line: better than A")
         axes.grid(axis="y", visible=False)
-        findings = [sentence(name, all_of["@0.5"]) for name, all_of in by_run.items()]
         plot = plots.finished(figure, ". ".join(findings) + ".")
     among = len(by_run)
     head = ("", "A", "other", "difference", f"{100 * level(among):.3g} % from", "to", "p", "")
@@ -176,38 +169,28 @@ def _p(value: float) -> str:
 def pages(comparison: Comparison, number: int = -1) -> View:
     """Return the pages that got better and worse from the first run to another, as bars; and the worst as pictures."""
     number %= len(comparison.runs)
-    order = ranked(comparison, number)
-    gains = [gain(comparison.pages[at], number) for at in order]
+    order = by_page(*([page.results[run].hmean for page in comparison.pages] for run in (0, number)))
+    ranked = [comparison.pages[at] for at in order]  # the one that got worst first
+    gains = [gain(page, number) for page in ranked]
     worse, better = sum(value < 0 for value in gains), sum(value > 0 for value in gains)
     title = f"{letter(number)} against A: {better} pages better, {worse} worse, {len(gains) - better - worse} the same"
     with plots.styled(height=2.6) as (figure, [axes]):
         axes.bar(range(len(gains)), gains, color=[GOOD if value > 0 else BAD for value in gains], width=0.85)
         axes.axhline(0, color=INK, linewidth=1)
-        axes.set_ylabel("gain in hmean@0.5 of a page")
-        axes.set_title(title)
+        axes.set(title=title, xlabel="pages, the one that got worst first", ylabel="gain in hmean@0.5 of a page")
         axes.grid(axis="x", visible=False)
         if len(gains) <= NAMED * 2:
-            names = [clean(comparison.pages[at].name) for at in order]
-            axes.set_xticks(range(len(gains)), names, rotation=45, ha="right", fontsize=7)
-        else:
-            axes.set_xlabel("pages, the one that got worst first")
-        plot = plots.finished(figure, title)
-    views = [plot]
-    for name, places, sign in (("Worst regressions", order, -1), ("Largest gains", order[::-1], 1)):
-        some = [at for at in places[:SHOWN] if sign * gain(comparison.pages[at], number) > 0]
-        if not some:
-            views.append(View(heading(f"{name}: none"), f"{name}: none"))
-            continue
-        layers = [outlines(comparison.pages[at], number) for at in some]
-        pictures = [_picture(comparison, at, number, page_layers) for at, page_layers in zip(some, layers, strict=True)]
-        values = ", ".join(f"{gain(comparison.pages[at], number):+.2f}" for at in some)
+            axes.set_xticks(
+                range(len(gains)), [clean(page.name) for page in ranked], rotation=45, ha="right", fontsize=7
+            )
+        views = [plots.finished(figure, title)]
+    for name, some in (("Worst regressions", ranked[:SHOWN]), ("Largest gains", ranked[::-1][:SHOWN])):
+        some = [page for page in some if gain(page, number) * (-1 if name.startswith("Worst") else 1) > 0]
+        layers = [outlines(page, number) for page in some]
+        pictures = [_picture(comparison, page, number, drawn) for page, drawn in zip(some, layers, strict=True)]
+        values = ", ".join(f"{gain(page, number):+.2f}" for page in some) or "none"
         views.append(page_images.row(f"{name}: {values}", pictures, page_images.legend(layers)))
     return join_views(views)
-
-
-def ranked(comparison: Comparison, number: int) -> list[int]:
-    """Return the positions of the pages, the one that got worst from the first run to another first."""
-    return by_page(*([page.results[run].hmean for page in comparison.pages] for run in (0, number)))
 
 
 def gain(page: ComparedPage, number: int) -> float:
@@ -237,36 +220,13 @@ def outlines(page: ComparedPage, number: int) -> list[Layer]:
     ]
 
 
-def _picture(comparison: Comparison, at: int, number: int, layers: Sequence[Layer], width: int = SMALL) -> str:
+def _picture(comparison: Comparison, page: ComparedPage, number: int, layers: Sequence[Layer]) -> str:
     from ocrlab.data.image_io import read_image
 
-    page = comparison.pages[at]
     scores = f"hmean@0.5 {page.results[0].hmean:.2f} in A, {page.results[number].hmean:.2f} in {letter(number)}"
     image, name = read_image(page.image, exif=comparison.exif), clean(page.name)
     caption = f"<b>{escape(name)}</b> · {scores}"
-    return page_images.picture(image, f"page {name}: {scores}", layers, caption, width=width)
-
-
-def browse(comparison: Comparison, number: int = -1) -> WidgetView:
-    """Return a list of all pages to choose from, for JupyterLab; in a report, a table of what changed most."""
-    number %= len(comparison.runs)
-    order = ranked(comparison, number)
-    rows, labels = [], []
-    for at in order:
-        page = comparison.pages[at]
-        name, hmeans = clean(page.name), [page.results[run].hmean for run in (0, number)]
-        rows.append((name, *(f"{hmean:.3f}" for hmean in hmeans), f"{gain(page, number):+.3f}"))
-        labels.append(f"{gain(page, number):+.2f}  {name}")
-    changed = rows if len(rows) <= 10 else [*rows[:5], *rows[-5:]]
-    view = tables.table(("page", "A", letter(number), "gain"), changed, f"The pages that changed most, of {len(order)}")
-
-    def show(at: int) -> View:
-        layers = outlines(comparison.pages[at], number)
-        page = _picture(comparison, at, number, layers, width=560)
-        return page_images.row("", [page], page_images.legend([layers]))
-
-    options = list(zip(labels, order, strict=True))
-    return WidgetView(view.html, view.text, chooser("Dropdown", show, options=options, description="page"))
+    return page_images.picture(image, f"page {name}: {scores}", layers, caption, width=SMALL)
 
 
 def judge(lab: Lab, comparison: Comparison) -> None:

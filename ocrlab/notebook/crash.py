@@ -25,10 +25,6 @@ from ocrlab.reports.html import tables
 from ocrlab.reports.view import View, heading
 
 CSS = """
-.ocrlab .faults { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 3px 16px; margin: 4px 0;
-  font-size: 13.5px; }
-.ocrlab .faults dd { margin: 0; display: flex; flex-wrap: wrap; gap: 0 12px; }
-.ocrlab .faults dt { opacity: .75; }
 .ocrlab pre.known { font: 12.5px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; white-space: pre-wrap;
   margin: 4px 0; padding: 12px 16px; border-radius: 4px; background: rgba(95, 107, 122, .1); }
 """
@@ -72,19 +68,13 @@ def lab_faults() -> list[dict[str, Any]]:
 
 def faults() -> View:
     """Return the names of all faults, by family."""
-    families: dict[str, list[dict[str, Any]]] = {}
+    families: dict[str, list[str]] = {}
     for fault in lab_faults():
-        families.setdefault(fault["family"], []).append(fault)
+        families.setdefault(fault["family"], []).append(fault["name"])
     fail = [fault for fault in lab_faults() if fault["ends"] != "healthy"]
     gpu, healthy = sum("gpu" in fault["needs"] for fault in fail), len(lab_faults()) - len(fail)
     finding = f"{len(fail)} programs that really fail ({gpu} need a GPU) and {healthy} healthy ones"
-    listed, lines = "", [finding]
-    for family, some in families.items():
-        names = [fault["name"] for fault in some]
-        codes = "".join(f"<code>{escape(name)}</code>" for name in names)
-        listed += f"<dt>{escape(family)}</dt><dd>{codes}</dd>"
-        lines.append(f"{family}: {', '.join(names)}")
-    return View(f'<style>{CSS}</style>{heading(finding)}<dl class="faults">{listed}</dl>', "\n".join(lines))
+    return tables.table(("family", "faults"), [(family, ", ".join(some)) for family, some in families.items()], finding)
 
 
 def caught(lab: Lab, fault: str, start_method: str, incident: str, silence: float) -> Caught:

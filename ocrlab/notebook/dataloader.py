@@ -1,4 +1,4 @@
-"""The sections of the loader's notebook: waiting and computing, workers, slow samples, the profile, the settings.
+"""The sections of the loader's notebook: waiting and computing, workers, slow samples, the settings.
 
 `dataloader_job` computes the figures; here they are drawn. What is slow to import is imported where it is used.
 """
@@ -14,17 +14,16 @@ from ocrlab.notebook.dataloader_job import LoaderReport, measure_loading
 from ocrlab.redaction import clean
 from ocrlab.reports import plots
 from ocrlab.reports.html import page_images, tables
-from ocrlab.reports.view import ACCENT, BAD, GOOD, INK, MUTED, View, heading, join_views
+from ocrlab.reports.view import ACCENT, BAD, GOOD, INK, MUTED, View, heading
 
 if TYPE_CHECKING:
     from ocrlab.notebook.lab_session import Lab
 
-WIDEST = 56  # characters of a source line in the table
 SHOWN_STEPS = 120  # steps that are drawn; of more, the last ones
 
 
 def look(lab: Lab, workers: Sequence[int], threads: Sequence[int], seconds: float, turns: int) -> LoaderReport:
-    """Watch, profile and measure a training in a child of the notebook; raises ConfigError, ChildFailed."""
+    """Watch and measure a training in a child of the notebook; raises ConfigError, ChildFailed."""
     title = f"Training {lab.config.encoder} + {lab.config.decoder} under watch, then with other settings"
     counts = (list(workers), list(threads))
     report: LoaderReport = lab.run(measure_loading, lab.config, *counts, seconds, turns, title=title)
@@ -35,18 +34,15 @@ def look(lab: Lab, workers: Sequence[int], threads: Sequence[int], seconds: floa
 def waiting(report: LoaderReport) -> View:
     """Return how long each step waited for its data and how long it computed."""
     steps = [step for step in report.steps if step["compute"] is not None][-SHOWN_STEPS:]
+    compute, wait = ([1000 * step[name] for step in steps] for name in ("compute", "wait"))
     with plots.styled(height=2.9) as (figure, [axes]):
         numbers = range(1, len(steps) + 1)
-        compute = [1000 * step["compute"] for step in steps]
-        median = sorted(compute)[len(compute) // 2] if compute else 1.0
-        wait = [1000 * step["wait"] for step in steps]
         axes.bar(numbers, compute, color=ACCENT, width=0.82, label="computing")
         axes.bar(numbers, wait, bottom=compute, color=BAD, width=0.82, label="waiting for data")
-        axes.set_xlabel("step")
+        axes.set(xlabel="step", ylabel="milliseconds")
         plots.counted(axes)
-        axes.set_ylabel("milliseconds")
         axes.grid(axis="x", visible=False)
-        top = 4 * median
+        top = 4 * sorted(compute)[len(compute) // 2] if compute else 1.0
         if any(a + b > top for a, b in zip(wait, compute, strict=True)):
             axes.set_ylim(0, top)
             style: dict[str, Any] = {"xycoords": "axes fraction", "ha": "right", "fontsize": 8, "color": MUTED}
@@ -94,28 +90,6 @@ def slowest(report: LoaderReport, config: Config) -> View:
     return page_images.row(f"{finding} {worst:.1f} times the median", pictures)
 
 
-def profile(report: LoaderReport) -> View:
-    """Return the top operators of a step by module, and the lines at which the host waits for a device."""
-    where = "device_ms" if report.device else "host_ms"
-    rows = []
-    for row in report.operators:
-        module = row["module"] or f"({row['phase']})"
-        rows.append((row["operator"], module, row["phase"], percent(row["share"]), row[where], row["calls"]))
-    head = ("operator", "module", "phase", "share", "ms a step", "calls a step")
-    trace = f"Open the whole trace in ui.perfetto.dev: {clean(report.trace)}" if report.trace else ""
-    operators = tables.table(head, rows, report.profile, trace)
-    if not report.waits:
-        finding = "No line makes the host wait for a device"
-        return join_views([operators, View(heading(finding), finding)])
-    lines = []
-    for row in report.waits:
-        source = row["source"] if len(row["source"]) <= WIDEST else f"{row['source'][: WIDEST - 1]}…"
-        lines.append((row["operator"], f"{row['file']}:{row['line']}", source, row["within"], row["times"]))
-    verb = "waits" if report.device else "would wait, with a GPU,"
-    finding = f"The host {verb} at {len(lines)} line{'' if len(lines) == 1 else 's'}"
-    return join_views([operators, tables.table(("operator", "line", "source", "in", "times a step"), lines, finding)])
-
-
 def recommended(report: LoaderReport) -> View:
     """Return the settings that were tried with the spread of their turns, and the line that sets the best."""
     rows = [row for row in report.trials if row["step_ms"] is not None]
@@ -123,28 +97,24 @@ def recommended(report: LoaderReport) -> View:
         for at, row in enumerate(rows):
             key = (row["workers"], row["threads"])
             colour = GOOD if key == report.best else INK if key == report.used else MUTED
-            band: dict[str, Any] = {"linewidth": 5, "alpha": 0.35, "solid_capstyle": "round"}
-            axes.plot([row["low_ms"], row["high_ms"]], [at, at], color=colour, **band)
+            axes.plot([row["low_ms"], row["high_ms"]], [at, at], color=colour, linewidth=5, alpha=0.35)
             axes.plot([row["step_ms"]], [at], "o", color=colour, markersize=8)
-            marks = [word for word, there in (("best", key == report.best), ("in use", key == report.used)) if there]
-            text = f"{row['step_ms']:.0f} ms" + (f" · {', '.join(marks)}" if marks else "")
+            marks = {"best": report.best, "in use": report.used}
+            text = " · ".join([f"{row['step_ms']:.0f} ms", *(word for word, marked in marks.items() if marked == key)])
             place: dict[str, Any] = {"xytext": (9, -3.5), "textcoords": "offset points"}
             axes.annotate(text, (row["high_ms"], at), **place, fontsize=9, color=colour)
         axes.set_yticks(range(len(rows)), [_setting(row) for row in rows])
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_xlim(0, 1.3 * max((row["high_ms"] for row in rows), default=1.0))
-        axes.set_xlabel("milliseconds a step; dot: median of the turns, band: all of them")
+        right = 1.3 * max((row["high_ms"] for row in rows), default=1.0)
+        label = "milliseconds a step; dot: median of the turns, band: all of them"
+        axes.set(ylim=(len(rows) - 0.4, -0.6), xlim=(0, right), xlabel=label)
         axes.grid(axis="y", visible=False)
         plot = plots.finished(figure, f"{report.recommended}. {len(rows)} settings were tried.")
-    failed = "".join(
-        f'<p class="note">{escape(_setting(row))} failed: {escape(clean(row["error"]))}</p>'
-        for row in report.trials
-        if row["step_ms"] is None
-    )
+    broken = [row for row in report.trials if row["step_ms"] is None]
+    texts = [*(f"{_setting(row)} failed: {clean(row['error'])}" for row in broken), "To set it:"]
+    notes = "".join(f'<p class="note">{escape(text)}</p>' for text in texts)
     lines = command(report)
     commands = "".join(f"<p><code>{escape(line)}</code></p>" for line in lines)
-    html = f"{heading(report.recommended)}{plot.html}{failed}<p class='note'>To set it:</p>{commands}"
-    return View(html, "\n".join([report.recommended, *lines]))
+    return View(f"{heading(report.recommended)}{plot.html}{notes}{commands}", "\n".join([report.recommended, *lines]))
 
 
 def judge(lab: Lab, report: LoaderReport, limit: float) -> None:

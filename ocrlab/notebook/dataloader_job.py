@@ -1,4 +1,4 @@
-"""What the loader's notebook does in a child: a real training is watched, profiled, and tried with other settings."""
+"""What the loader's notebook does in a child: a real training is watched, and tried with other settings."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ocrlab.config import schema as configs
 from ocrlab.config.schema import Config
 
 ENDLESS = 10_000_000  # steps that the loader has in store
-PROFILED = (2, 3)  # steps before the profile, and in it
-OPERATORS, SLOWEST = 8, 3  # rows and pages that are shown
+SLOWEST = 3  # pages that are shown
 
 Progress = Callable[[dict[str, Any]], None]
 Rows = list[dict[str, Any]]
@@ -32,11 +30,6 @@ class LoaderReport:
     steps: Rows = field(default_factory=list)
     workers: Rows = field(default_factory=list)
     slowest: Rows = field(default_factory=list)
-    profile: str = ""
-    operators: Rows = field(default_factory=list)
-    waits: Rows = field(default_factory=list)
-    trace: str = ""
-    device: str = ""
     recommended: str = ""
     trials: Rows = field(default_factory=list)
     best: tuple[int, int] = (0, 0)  # workers, threads
@@ -59,7 +52,7 @@ def measure_loading(
     config = loop.settle_config(configs.apply(config, {"trainer.max_steps": ENDLESS}), machine, len(samples.samples))
     _, _, step = training_step(config)
     settings = len(dict.fromkeys([machine.workers, *workers])) * max(1, len(threads))
-    total, counts = sum(PROFILED) + 1 + 10 + turns * settings, itertools.count(1)
+    total, counts = 10 + turns * settings, itertools.count(1)
 
     def tick(*_: object) -> None:
         progress({"kind": "train", "step": min(next(counts), total), "total": total})
@@ -68,7 +61,6 @@ def measure_loading(
         return loop.loader(samples, configs.apply(config, {"runtime.workers": count}), None)
 
     report = LoaderReport(used=(machine.workers, machine.threads), turns=turns)
-    _profile(report, make(machine.workers), step, Path(config.runs) / "profiles", tick)
     _watch(report, make(machine.workers), step, 3 * seconds, tick)
     used = loader_watch.Setting(*report.used)
     measured = loader_watch.measure(
@@ -109,20 +101,6 @@ def training_step(config: Config) -> tuple[Any, Any, Step]:
         optimiser.step()
 
     return model, optimiser, step
-
-
-def _profile(report: LoaderReport, loader: Any, step: Step, folder: Path, tick: Callable[[], None]) -> None:
-    from ocrlab.debug.instruments.profiler import step_profiler
-
-    skip, count = PROFILED
-    with step_profiler.steps(skip, count, folder) as profiler:
-        for _, batch in zip(range(skip + count + 1), loader, strict=False):
-            step(batch)
-            profiler.step()
-            tick()
-    report.profile, report.device = profiler.finding(), profiler.device
-    report.operators, report.waits = _rows(profiler.table(OPERATORS)), _rows(profiler.waits())
-    report.trace = str(profiler.trace or "")
 
 
 def _watch(report: LoaderReport, loader: Any, step: Step, seconds: float, tick: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""The sections of the memory notebook: one training step, its modules, the processes, a leak with its line.
+"""The sections of the memory notebook: one training step, its modules, the processes, what fits.
 
 `memory_job` computes the figures; here they are drawn. What is slow to import is imported where it is used.
 """
@@ -10,34 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 from ocrlab.debug.instruments.memory import memory_plot
 from ocrlab.debug.instruments.memory.memory_text import size
-from ocrlab.debug.instruments.memory.timeline import LABELS, OUTSIDE, Row
+from ocrlab.debug.instruments.memory.timeline import LABELS, OUTSIDE
 from ocrlab.notebook import memory_job
-from ocrlab.notebook.memory_job import FollowedSteps, MemoryReport, PlantedLeak
+from ocrlab.notebook.memory_job import FollowedSteps, MemoryReport
 from ocrlab.reports import plots
 from ocrlab.reports.html import tables
-from ocrlab.reports.view import BAD, LINE, View, heading
+from ocrlab.reports.view import View
 
 if TYPE_CHECKING:
     from ocrlab.notebook.lab_session import Lab
 
-CSS = f"""
-.ocrlab pre.program {{ font: 12.5px/1.55 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; margin: 6px 0;
-  padding: 10px 0; border: 1px solid {LINE}; border-radius: 4px; overflow-x: auto; background: none; color: inherit; }}
-.ocrlab pre.program span {{ display: block; padding: 0 14px; white-space: pre; }}
-.ocrlab pre.program b {{ display: inline-block; width: 2.2em; font-weight: 400; opacity: .78; }}
-.ocrlab pre.program span.leaks {{ background: color-mix(in srgb, {BAD} 16%, transparent);
-  box-shadow: inset 3px 0 {BAD}; font-weight: 600; }}
-.ocrlab table.tight.tight td, .ocrlab table.tight.tight th {{ padding-right: 13px; font-size: 13px; }}
-.ocrlab .bar {{ display: inline-block; height: 9px; border-radius: 2px; vertical-align: middle; margin-right: 1px; }}
-"""
-BARS = ("parameters", "optimizer", "gradients", "activations", "workspace")
-AROUND = 6  # lines of a program shown around the one that leaks
+PARTS = ("parameters", "optimizer", "gradients", "activations", "workspace")
 
 
-def look(lab: Lab, workers: int, count: int, leak: str) -> MemoryReport:
-    """Follow steps, estimate a training and plant a leak, all in a child; raises ConfigError, ChildFailed."""
-    title = "Following some steps, estimating a training, planting a leak"
-    report: MemoryReport = lab.run(memory_job.look, lab.config, workers, count, leak, title=title)
+def look(lab: Lab, workers: int, count: int) -> MemoryReport:
+    """Follow steps and estimate a training, in a child; raises ConfigError, ChildFailed."""
+    title = "Following some steps, estimating a training"
+    report: MemoryReport = lab.run(memory_job.look, lab.config, workers, count, title=title)
     return report
 
 
@@ -52,27 +41,14 @@ def timeline(steps: FollowedSteps) -> View:
 
 
 def modules(steps: FollowedSteps) -> View:
-    """Return the table by module: what it holds, the most that was alive while it ran, and a bar of its parts."""
-    rows = [row for row in steps.rows if row.module != OUTSIDE and _whole(row)]
-    top = max((_whole(row) for row in rows), default=1)
-    peak = max((max(row.forward, row.backward) for row in rows), default=0)
-    names = ("parameters", "optimiser", "gradients", "activations", "workspace", "forward", "backward")
-    head = "".join(f"<th>{name}</th>" for name in names)
-    body = [f'<tr><th class="words">module</th>{head}<th class="words"></th></tr>']
-    for row in rows:
-        figures = [_mib(getattr(row, kind)) for kind in BARS]
-        figures += [f"<b>{_mib(high)}</b>" if high == peak else _mib(high) for high in (row.forward, row.backward)]
-        bars = ""
-        for kind in BARS:
-            width, colour = 96 * getattr(row, kind) / top, memory_plot.COLOURS[kind]
-            bars += f'<i class="bar" style="width:{width:.0f}px;background:{colour}"></i>' if width >= 1 else ""
-        numbers = "".join(f"<td>{cell}</td>" for cell in figures)
-        body.append(f'<tr><td class="words">{escape(row.module)}</td>{numbers}<td class="words">{bars}</td></tr>')
-    legend = "MiB. Forward and backward: the most that was alive in all while the module ran; workspace: its own."
-    table = f'<div class="wide"><table class="plain tight">{"".join(body)}</table></div>'
-    html = f"<style>{tables.CSS}{CSS}</style>{heading(steps.finding)}{table}"
-    lines = [steps.finding, *(f"{row.module}: {size(_whole(row))}" for row in rows)]
-    return View(f'{html}<p class="note">{escape(legend)}</p>', "\n".join(lines))
+    """Return the table by module: what it holds, and the most that was alive while it ran."""
+    rows = [
+        (row.module, *(_mib(getattr(row, part)) for part in (*PARTS, "forward", "backward")))
+        for row in steps.rows
+        if row.module != OUTSIDE and sum(getattr(row, part) for part in PARTS)
+    ]
+    note = "MiB. Forward and backward: the most that was alive in all while the module ran; workspace: its own."
+    return tables.table(("module", *PARTS, "forward", "backward"), rows, steps.finding, note)
 
 
 def account(steps: FollowedSteps) -> View:
@@ -127,34 +103,9 @@ def processes(steps: FollowedSteps) -> View:
     return tables.table(head, rows, finding, explained + note)
 
 
-def leak(planted: PlantedLeak) -> View:
-    """Return the program with the line that was reported, and what was reported."""
-    first = planted.leaks[0] if planted.leaks else None
-    number = int(first.location.rpartition(":")[2] or 0) if first else 0
-    finding, note = "No leak was detected", f"{planted.ticks} steps were watched."
-    if first:
-        finding = f"{first.mib_per_step:.2f} MiB a step stay in {first.holder.partition(' of ')[0]}, line {number}"
-        note = f"{first.fix}. Detected after {first.steps} steps."
-        if first.origin:
-            note = f"What stays was made at line {first.origin.rpartition(':')[2]}. {note}"
-    lines = planted.program.splitlines()
-    low, high = max(0, number - AROUND), min(len(lines), number + AROUND - 3) if number else len(lines)
-    shown = "".join(
-        f'<span class="{"leaks" if at == number else ""}"><b>{at}</b>{escape(text) or " "}</span>'
-        for at, text in enumerate(lines[low:high], low + 1)
-    )
-    html = f'<style>{CSS}</style>{heading(finding)}<pre class="program">{shown}</pre><p class="note">{escape(note)}</p>'
-    return View(html, f"{finding}. {note}")
-
-
 def judge(lab: Lab, report: MemoryReport) -> None:
-    """Judge how much of the process was accounted for, and whether the planted leak was found with its line."""
+    """Judge how much of the process was accounted for."""
     lab.outcome("share of the high-water mark accounted for", report.followed.share, limit=0.75, warn=0.5)
-    lab.outcome("share of planted leaks found with their line", float(report.planted.right), limit=1.0)
-
-
-def _whole(row: Row) -> int:
-    return sum(int(getattr(row, kind)) for kind in BARS)
 
 
 def _mib(count: int) -> str:

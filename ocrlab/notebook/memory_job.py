@@ -1,4 +1,4 @@
-"""What the memory notebook does in its child: steps whose memory is followed, an estimate, a leak that is planted.
+"""What the memory notebook does in its child: steps whose memory is followed, and an estimate.
 
 All of it in one child, as most of a short one's time goes into importing torch.
 """
@@ -6,54 +6,15 @@ All of it in one child, as most of a short one's time goes into importing torch.
 from __future__ import annotations
 
 import os
-import runpy
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from ocrlab.config import schema as configs
 from ocrlab.config.schema import Config
-from ocrlab.debug.instruments.leaks.leak_report import Leak
 from ocrlab.debug.instruments.memory.timeline import Row, Step
 from ocrlab.errors import ConfigError
-
-HEAD = """\
-import torch
-from torch import nn
-
-from ocrlab.debug.instruments.leaks import leak_watch as leaks
-
-model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3, padding=1))
-optimiser = torch.optim.AdamW(model.parameters())
-kept = []
-"""
-BODY = """
-
-def train(steps):
-    {before}
-    for step in range(steps):
-        images = torch.rand(1, 3, 256, 256)
-        output = model(images)
-        loss = (output - 0.5).square().mean()
-        optimiser.zero_grad()
-        loss.backward({retain})
-        optimiser.step()
-        {after}
-
-
-with leaks.watch(model) as report:
-    train(40)
-"""
-PLANTS = {  # what is done before the loop, how backward is called, what is done in each step
-    "graph": ("total = 0", "retain_graph=True", "total = total + loss"),
-    "outputs": ("", "", "kept.append(output)"),
-    "hook": ("model[2].register_forward_hook(lambda module, inputs, output: kept.append(output))", "", ""),
-    "validation": ("total = 0", "", "total += (model.eval()(images) - 0.5).abs().mean()"),
-    "none": ("", "", ""),
-}
 
 
 @dataclass
@@ -72,26 +33,20 @@ class FollowedSteps:
 
 @dataclass
 class MemoryReport:
-    """All that the notebook shows: steps that were followed, what a whole training needs, and the planted leak."""
+    """All that the notebook shows: steps that were followed, and what a whole training needs."""
 
     followed: FollowedSteps
     needed: dict[str, Any]
-    planted: PlantedLeak
 
 
-def look(
-    config: Config, workers: int, count: int, leak: str, progress: Callable[[dict[str, Any]], None]
-) -> MemoryReport:
-    """Follow steps, estimate a training, and look for a planted leak; raises ConfigError, DataError."""
-    program(leak)  # a wrong name is refused before anything else is done
-    parts = (lambda: steps(config, workers, count), lambda: needed(config), lambda: planted(leak))
-    results: list[Any] = []
-    progress({"kind": "start", "step": 0, "total": len(parts)})
-    for number, part in enumerate(parts, 1):
-        results.append(part())
-        progress({"kind": "measure", "unit": "part", "step": number, "total": len(parts)})
-    progress({"kind": "end", "unit": "part", "step": len(parts), "total": len(parts)})
-    return MemoryReport(*results)
+def look(config: Config, workers: int, count: int, progress: Callable[[dict[str, Any]], None]) -> MemoryReport:
+    """Follow steps and estimate a training; raises ConfigError, DataError."""
+    progress({"kind": "start", "step": 0, "total": 2})
+    followed = steps(config, workers, count)
+    progress({"kind": "measure", "unit": "part", "step": 1, "total": 2})
+    report = MemoryReport(followed, needed(config))
+    progress({"kind": "end", "unit": "part", "step": 2, "total": 2})
+    return report
 
 
 def steps(config: Config, workers: int, count: int) -> FollowedSteps:
@@ -145,41 +100,3 @@ def needed(config: Config) -> dict[str, Any]:
     if not torch.cuda.is_available():
         config = configs.apply(config, {"trainer.precision": "fp32", "runtime.channels_last": True})
     return estimate_memory.estimate_config(config)
-
-
-@dataclass
-class PlantedLeak:
-    """A leak that was planted and what was reported of it: the program, the line that leaks, the leaks."""
-
-    name: str
-    program: str
-    line: int  # of the program; 0 where nothing leaks
-    leaks: list[Leak]
-    finding: str
-    ticks: int
-
-    @property
-    def right(self) -> bool:
-        """True if the one leak was reported with its line, or none where there is none."""
-        lines = [leak.location.rpartition(":")[2] for leak in self.leaks]
-        return lines == ([str(self.line)] if self.line else [])
-
-
-def program(name: str) -> tuple[str, int]:
-    """Return a small training that leaks as `name` says, and the line that leaks, 0 for none; raises ConfigError."""
-    if name not in PLANTS:
-        raise ConfigError(f"There is no leak {name!r}", need=f"one of {', '.join(PLANTS)}")
-    before, retain, after = PLANTS[name]
-    text = HEAD + BODY.format(before=before or "model.train()", retain=retain, after=after or "model.train()")
-    leaking = "" if name == "none" else (after or before)
-    return text, next((at for at, line in enumerate(text.splitlines(), 1) if leaking and leaking in line), 0)
-
-
-def planted(name: str) -> PlantedLeak:
-    """Run a small training that leaks as `name` says, and return what was reported of it; raises ConfigError."""
-    text, line = program(name)
-    with tempfile.TemporaryDirectory(prefix="ocrlab-leak-") as folder:
-        path = Path(folder) / "planted.py"
-        path.write_text(text, encoding="utf-8")
-        report = runpy.run_path(str(path))["report"]
-    return PlantedLeak(name, text, line, report.leaks, report.finding(), report.ticks)

@@ -1,4 +1,4 @@
-"""The sections of the sanity notebook: the checks, one crop with its maps, the overfitted page, the gradients.
+"""The sections of the sanity notebook: the checks, one crop with its maps, and the overfitted page.
 
 The checks run in a child, and what it sends back is arrays and words, so that this kernel needs no torch.
 """
@@ -19,12 +19,11 @@ from ocrlab.notebook.lab_session import Lab
 from ocrlab.records import Check
 from ocrlab.reports import doctor_view, plots
 from ocrlab.reports.html import page_images
-from ocrlab.reports.view import ACCENT, BAD, GOOD, INK, LINE, MUTED, View, heading
+from ocrlab.reports.view import ACCENT, GOOD, View, heading
 
 if TYPE_CHECKING:
     from ocrlab.training.sanity.sanity_checks import Report
 
-MOST = 40  # parameters that are drawn
 CSS = """
 .ocrlab .checks { display: grid; grid-template-columns: max-content minmax(150px, max-content) minmax(0, 1fr);
   gap: 0; margin: 6px 0; max-width: 900px; }
@@ -43,7 +42,6 @@ class SanityReport:
 
     checks: list[Check]
     findings: list[str]
-    norms: dict[str, float]  # of the gradient, by parameter, in the order of the network
     crop: NDArray[np.uint8]  # (H, W, 3); of no size where there is none
     maps: list[NDArray[np.float32]]  # shrink map and mask, threshold map and mask, (H, W)
     page: str
@@ -72,8 +70,7 @@ def summarize(report: Report, config: Config) -> SanityReport:
         match = iou.match(learned.polygons, learned.ignored, learned.detections)
         about = {**vars(learned), "pairs": match.pairs[0.5], "counts": match.detection_counts, "hmean": learned.hmean}
     findings = [str(finding) for finding in contract.findings] if contract else []
-    norms = contract.norms if contract else {}
-    return SanityReport(report.checks, findings, norms, crop, maps, page, config.targets.threshold_range, about)
+    return SanityReport(report.checks, findings, crop, maps, page, config.targets.threshold_range, about)
 
 
 def table(report: SanityReport) -> View:
@@ -138,56 +135,21 @@ def learned(report: SanityReport) -> View:
 
 def _curve(rows: Sequence[dict[str, float]]) -> View:
     with plots.styled(width=5.6, height=3.3) as (figure, [axes]):
+        first, last = rows[0]["loss"], rows[-1]["loss"]
+        title = f"Loss {'fell' if last < first else 'did not fall'}: {first:.3g} to {last:.3g}"
         axes.plot([r["step"] for r in rows], [r["loss"] for r in rows], color=ACCENT, linewidth=1.4)
-        axes.set_xlabel("optimiser step")
-        axes.set_ylabel("loss", color=ACCENT)
+        axes.set(xlabel="optimiser step", ylabel="loss", title=title)
         axes.set_ylim(bottom=0)
         looks = [(r["step"], r["hmean@0.5"]) for r in rows if "hmean@0.5" in r]
         right = axes.twinx()
         right.grid(visible=False)
-        right.set_ylim(0, 1.05)
-        right.set_ylabel("hmean@0.5, 0 to 1", color=GOOD)
+        right.set(ylim=(0, 1.05), ylabel="hmean@0.5, 0 to 1")
+        axes.yaxis.label.set_color(ACCENT)
+        right.yaxis.label.set_color(GOOD)
         if looks:
             right.plot(*zip(*looks, strict=True), color=GOOD, marker="o", markersize=4)
-        first, last = rows[0]["loss"], rows[-1]["loss"]
-        title = f"Loss {'fell' if last < first else 'did not fall'}: {first:.3g} to {last:.3g}"
-        axes.set_title(title)
         scores = ", ".join(f"{value:.2f} at step {step:.0f}" for step, value in looks[-3:])
         return plots.finished(figure, f"{title} in {len(rows)} steps. hmean@0.5 {scores}.")
-
-
-def gradients(report: SanityReport) -> View:
-    """Return the norm of the gradient of each parameter, in the order of the network; those of zero are marked."""
-    if not report.norms:
-        return View(heading("No gradient was measured"), "No gradient was measured")
-    names, norms = list(report.norms), np.array(list(report.norms.values()))
-    positive = norms[np.isfinite(norms) & (norms > 0)]
-    least = float(positive.min()) if positive.size else 1.0
-    fine = np.isfinite(norms) & (norms > 0)
-    with plots.styled(height=3.4) as (figure, [axes]):
-        at = np.arange(len(norms))
-        axes.set_yscale("log")
-        axes.vlines(at[fine], least / 3, norms[fine], color=LINE, linewidth=1)
-        axes.plot(at[fine], norms[fine], "o", color=ACCENT, markersize=3.5)
-        if (~fine).any():
-            axes.plot(at[~fine], np.full((~fine).sum(), least / 2), "x", color=BAD, markersize=6)
-        stages = [".".join(name.split(".")[:2]) for name in names]
-        begins = [i for i, stage in enumerate(stages) if i == 0 or stage != stages[i - 1]]
-        middles = [(a + b - 1) / 2 for a, b in zip(begins, [*begins[1:], len(names)], strict=True)]
-        for begin in begins[1:]:
-            axes.axvline(begin - 0.5, color=LINE, linewidth=0.8)
-        axes.set_xticks(middles, [stages[i] for i in begins], rotation=30, ha="right", color=MUTED)
-        axes.set_xlim(-1, len(names))
-        axes.grid(visible=False, axis="x")
-        axes.tick_params(axis="x", labelcolor=INK)
-        axes.set_ylabel("norm of the gradient, log scale")
-        axes.set_ylim(bottom=least / 3)
-        title = f"All {len(names)} parameters have a gradient, {least:.1e} to {float(positive.max(initial=least)):.1e}"
-        if (~fine).any():
-            title = f"{int((~fine).sum())} of {len(names)} parameters have none, or one that is not finite"
-        axes.set_title(title)
-        worst = names[int(np.where(fine, norms, np.inf).argmin())]
-        return plots.finished(figure, f"{title}. The smallest is that of {worst}.")
 
 
 def judge(lab: Lab, report: SanityReport) -> None:

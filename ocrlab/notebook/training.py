@@ -125,11 +125,20 @@ def sweep(review: Review, progress: progress_view.Live) -> View:
     from ocrlab.training import prediction_review as reviews
 
     count = sum(page.heat is not None for page in review.pages)
-    table = reviews.sweep(review, THRESHOLDS, UNCLIPS, _ticks(progress))
-    figures = {key: (value["hmean@0.5"], value["hmean@0.7"]) for key, value in table.items()}
-    post = review.config.post
-    note = f"{count} validation pages; a setting chosen on them flatters itself a little."
-    return tables.grid(figures, ("threshold", "unclip"), (post.threshold, post.unclip), "hmean@0.5", "hmean@0.7", note)
+    scores = reviews.sweep(review, THRESHOLDS, UNCLIPS, _ticks(progress))
+    used = (review.config.post.threshold, review.config.post.unclip)
+    best = max(scores, key=lambda key: (scores[key]["hmean@0.5"], key == used))
+    rows = []
+    for threshold in dict.fromkeys(threshold for threshold, _ in scores):
+        keys = [key for key in scores if key[0] == threshold]
+        marks = ["★ " * (key == best) + "● " * (key == used) for key in keys]
+        cells = [f"{mark}{scores[key]['hmean@0.5']:.3f}" for mark, key in zip(marks, keys, strict=True)]
+        rows.append([f"threshold {threshold:g}", *cells])
+    finding = f"Best: threshold {best[0]:g} with unclip {best[1]}, hmean@0.5 {scores[best]['hmean@0.5']:.3f}"
+    finding += "" if best == used else f" (the settings in use give {scores[used]['hmean@0.5']:.3f})"
+    head = ["", *dict.fromkeys(f"unclip {unclip}" for _, unclip in scores)]
+    note = f"★ best, ● in use. {count} validation pages; a setting chosen on them flatters itself a little."
+    return tables.table(head, rows, finding, note)
 
 
 def _compared(title: str, pages: Sequence[ReviewedPage], config: Config) -> View:

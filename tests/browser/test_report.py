@@ -10,9 +10,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from ocrlab.cli import main
-from ocrlab.reports import plots, view
+from ocrlab.reports import plots
 from ocrlab.reports.html import document, page_images, tables
-from ocrlab.reports.notebooks import outcome
 from ocrlab.reports.view import View
 
 pytestmark = pytest.mark.browser
@@ -272,18 +271,3 @@ def test_on_a_phone_plots_are_legible_and_what_is_cut_off_fades(browser: Any, tm
     browser.run("document.querySelectorAll('.wide').forEach(one => one.scrollLeft = one.scrollWidth)")
     browser.run("return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
     assert not any(cut for _, cut in browser.run(faded))
-
-
-def test_the_limits_of_a_gauge_do_not_cover_each_other_on_a_phone(browser: Any, tmp_path: Path) -> None:
-    judged_outcome = outcome.judged(
-        "mine", [outcome.Judgement("hmean", 0.9, 0.85, 0.7), outcome.Judgement("share", 1.0, 1, 0.8)]
-    )
-    page = tmp_path / "gauge.html"
-    page.write_text(view.page(outcome.view(judged_outcome).html), encoding="utf-8")
-    overlap = """return [...document.querySelectorAll('.gauge')].map(gauge => {
-        const [one, other] = [...gauge.querySelectorAll('span')].map(span => span.getBoundingClientRect());
-        return one.left < other.right && other.left < one.right && one.top < other.bottom && other.top < one.bottom;
-    })"""
-    for width in (360, 1280):
-        browser.open(page, width=width)
-        assert browser.run(overlap) == [False, False], width

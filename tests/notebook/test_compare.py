@@ -98,20 +98,6 @@ def _twice(page: ComparedPage) -> ComparedPage:
     return ComparedPage(page.name, page.image, page.polygons, page.ignored, [page.results[0]] * 2)
 
 
-def test_any_page_can_be_chosen_and_the_report_has_a_table(comparison: Comparison) -> None:
-    view = compare.browse(comparison)
-    assert "worse" in view.text.splitlines()[2]
-    bundle = view._repr_mimebundle_()
-    assert "<table" in bundle["text/html"]
-    assert "application/vnd.jupyter.widget-view+json" in bundle
-    place, shown = view.widget.children
-    before = shown.value
-    assert "0.40 in B" in before
-    place.value = 3
-    assert shown.value != before
-    assert "page p3" in shown.value
-
-
 class Judging:
     def __init__(self) -> None:
         self.outcomes: list[tuple[str, float, float, float]] = []

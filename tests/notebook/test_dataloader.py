@@ -31,15 +31,6 @@ def report() -> LoaderReport:
         steps=[{"wait": 0.02, "compute": 0.03, "first": i == 0} for i in range(9)] + [{"wait": 9.0, "compute": None}],
         workers=[process | memory],
         slowest=[{"sample": "nowhere.png", "seconds": 0.4, "times": 9.0, "doing": "computes", "worker": 0}],
-        profile="51 % of the step is aten::convolution in head",
-        operators=[
-            {"operator": "aten::convolution", "module": "head", "phase": "forward", "share": 0.51, "host_ms": 12.0,
-             "device_ms": 0.0, "calls": 2.0, "shapes": "4×3×8×8"}
-        ],
-        waits=[
-            {"operator": "item", "file": "train.py", "line": 88, "source": "loss.item() < 3", "within": "", "times": 3}
-        ],
-        trace="runs/trace.json.gz",
         recommended="1 worker, 2 threads: 50 ms a step instead of 80 ms with 0 workers, 2 threads, 38 % less",
         trials=[
             {"workers": 0, "threads": 2, **trial, "step_ms": 80.0, "low_ms": 78.0, "high_ms": 84.0},
@@ -58,22 +49,19 @@ def test_every_section_says_its_finding_and_stands_alone(report: LoaderReport, r
 
     slow = dataloader.slowest(report, Config(data=str(root / "data_samples")))
     views = [
-        dataloader.waiting(report), dataloader.workers(report), slow, dataloader.profile(report),
-        dataloader.recommended(report),
+        dataloader.waiting(report), dataloader.workers(report), slow, dataloader.recommended(report),
     ]  # fmt: skip
     texts = "\n".join(view.text for view in views)
     for part in (
         "Waiting for data is 40 % of the step",
         "1 workers load; memory grew by 130 MB",
         "Some samples are slow: the slowest takes 9.0 times the median",
-        "51 % of the step is aten::convolution in head",
-        "The host would wait, with a GPU, at 1 line",
         "1 worker, 2 threads: 50 ms a step",
         "ocrlab train runtime.workers=1 runtime.threads=2",
     ):
         assert part in texts
     html = "".join(view.html for view in views)
-    assert "Worker 0 took 130 MB of its own." in html and "train.py:88" in html and "loss.item() &lt; 3" in html
+    assert "Worker 0 took 130 MB of its own." in html
     assert "&lt;b&gt;no&lt;/b&gt;" in html  # somebody's error is text
     assert not re.search(r'(src|href)="(?!data:|#)', html)
     assert html.count("<img") == html.count("alt=")

@@ -1,12 +1,9 @@
-"""The sections of the memory notebook: what they say of figures that are known, and the leak that is planted."""
+"""The sections of the memory notebook: what they say of figures that are known."""
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 
-from ocrlab.debug.instruments.leaks.leak_report import Leak
 from ocrlab.debug.instruments.memory.timeline import Block, Process, Row, summarise
 from ocrlab.notebook import memory, memory_job
 
@@ -32,37 +29,15 @@ def steps() -> memory_job.FollowedSteps:
 def test_the_sections_show_the_followed_steps(steps: memory_job.FollowedSteps) -> None:
     assert "45.0 MiB" in memory.timeline(steps).text or "A finding." in memory.timeline(steps).text
     table = memory.modules(steps)
-    assert "<td><b>45.0</b></td>" in table.html
+    assert "45.0" in table.text
     assert "&lt;b&gt;" in table.html
-    assert "<b>:" not in table.html
+    assert "<b>" not in table.html
     account = memory.account(steps)
     assert "97 % of the high-water mark" in account.text
     assert "5.0 MiB" in account.text  # 150 - 45 - 100
     processes = memory.processes(steps)
     assert "The training and its loader worker really use 4.0 MiB" in processes.text
     assert "allows 64.0 MiB" in processes.html
-
-
-def test_a_leak_is_shown_with_its_line_marked() -> None:
-    leak = Leak("tensors", 1.5, 1, 2, 0.99, "`kept` of module x", "planted.py:3", "kept.append(x)", "planted.py:2")
-    planted = memory_job.PlantedLeak("outputs", "a = 1\nb = '<i>'\nkept.append(x)\n", 3, [leak], "", 40)
-    assert planted.right
-    view = memory.leak(planted)
-    assert '<span class="leaks"><b>3</b>kept.append(x)</span>' in view.html
-    assert "&lt;i&gt;" in view.html
-    assert "1.50 MiB a step" in view.text
-    missed = memory_job.PlantedLeak("outputs", "a = 1", 1, [], "", 40)
-    assert not missed.right
-    assert "No leak was detected" in memory.leak(missed).text
-    assert memory_job.PlantedLeak("none", "a = 1", 0, [], "", 40).right
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", memory_job.PLANTS)
-def test_every_planted_leak_is_detected(name: str) -> None:
-    code = f"from ocrlab.notebook import memory_job as m; f = m.planted({name!r}); print(f.finding); assert f.right"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_an_estimate_shows_every_part_and_their_sum() -> None:

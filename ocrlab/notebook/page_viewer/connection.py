@@ -14,67 +14,34 @@ import shutil
 import socket
 import sys
 import tempfile
-import threading
 import time
-import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
 from ocrlab import errors
-from ocrlab.debug.watch.supervisor import Ended, Options, watch
+from ocrlab.debug.watch.supervisor import Ended, Options
 from ocrlab.errors import OcrlabError, RunError
 from ocrlab.notebook import child_runner
-from ocrlab.reports.notebooks import jupyter_kernel
+from ocrlab.notebook.child_runner import WatchedChild
 from ocrlab.run_folder import watcher_link
 
 START = 300.0  # seconds for the child to import torch on a machine that does much else
 PATIENCE = 120.0  # seconds for one page of a large network on one core
-LEAVING = 5.0  # seconds for the watch to write down how a child died
 POLL = 0.05  # seconds between two looks at whether the child still lives
 LONGEST = 70  # characters of the folder of temporary files that leave room in the 108 of a socket's address
 
 PROGRAM = "from ocrlab.notebook.page_viewer import connection; connection.start()"
 
 
-@dataclass
-class WatchedChild:
-    """A child under watch, in a thread that sets `ended` after it; `ending` is how it ended, or why watching failed."""
-
-    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
-    ended: threading.Event = field(default_factory=threading.Event)
-    ending: Ended | BaseException | None = None
-
-    def run(self, runs: Path, address: Path) -> None:
-        """Run the child to its end; it may be silent for as long as nobody asks, and what it prints is dropped."""
-        command = [sys.executable, "-c", PROGRAM, str(runs), str(address)]
-        options = Options(silence=float("inf"), own_folder=True)
-        env = child_runner.environment() | {child_runner.MARK: self.mark}
-        try:
-            self.ending = watch(command, options, output=lambda _stream, _data: None, env=env)
-        except BaseException as error:
-            self.ending = error
-        self.ended.set()
-
-    def kill(self) -> None:
-        """Kill it with everything that it started, and wait until the watch has written down how it ended."""
-        if not self.ended.is_set():
-            jupyter_kernel.end(child_runner.MARK, self.mark)
-            self.ended.wait(LEAVING)
-
-
-@dataclass
 class Link:
     """A child that answers questions, started by the first one; `first` is asked before any other, to prepare it."""
 
-    first: tuple[Any, ...]  # a question: its name and its arguments
-    runs: Path  # where the incident is written if the child dies
-    connection: Connection | None = None
-    child: WatchedChild = field(default_factory=WatchedChild)
-
-    def __post_init__(self) -> None:
+    def __init__(self, first: tuple[Any, ...], runs: Path) -> None:
+        self.first = first  # a question: its name and its arguments
+        self.runs = runs  # where the incident is written if the child dies
+        self.connection: Connection | None = None
+        self.child: WatchedChild
         atexit.register(self.close)
 
     def ask(self, name: str, *args: Any, seconds: float = PATIENCE) -> Any:
@@ -108,27 +75,31 @@ class Link:
             self.connection = None
 
     def _start(self) -> None:
-        """Start the child under watch, and wait until it has connected."""
-        self.child = WatchedChild()
+        """Start the child under watch, and wait until it has connected.
+
+        It may be silent for as long as nobody asks, and what it prints is dropped.
+        """
         long = len(tempfile.gettempdir()) > LONGEST
         folder = Path(tempfile.mkdtemp(prefix="ocrlab-line-", dir="/tmp" if long else None))  # for its owner only
-        deadline = time.monotonic() + START
-        try:
-            with socket.socket(socket.AF_UNIX) as server:
-                server.bind(str(folder / "line"))
-                server.listen(1)
-                server.settimeout(POLL)
-                threading.Thread(target=self.child.run, args=(self.runs, folder / "line"), daemon=True).start()
+        command = [sys.executable, "-c", PROGRAM, str(self.runs), str(folder / "line")]
+        options = Options(silence=float("inf"), own_folder=True)
+        with contextlib.ExitStack() as stack:
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            server = stack.enter_context(socket.socket(socket.AF_UNIX))
+            server.bind(str(folder / "line"))
+            server.listen(1)
+            server.settimeout(POLL)
+            deadline = time.monotonic() + START
+            self.child = WatchedChild(command, options, lambda _stream, _data: None)
+            try:
                 while not self.child.ended.is_set() and time.monotonic() < deadline:
                     with contextlib.suppress(TimeoutError):
                         self.connection = Connection(server.accept()[0].detach())
                         return
+            except KeyboardInterrupt:
+                self.child.kill()
+                raise child_runner.Stopped(None) from None
             raise self._why(START)
-        except KeyboardInterrupt:
-            self.child.kill()
-            raise child_runner.Stopped(None) from None
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _answer(self, question: tuple[Any, ...], seconds: float) -> Any:
         connection, deadline = self.connection, time.monotonic() + seconds
@@ -146,12 +117,14 @@ class Link:
             self.child.kill()
             raise child_runner.Stopped(None) from None
         if kind == "error":
-            raise raised(*value)
+            name, what, got, need, do = value
+            raised: OcrlabError = getattr(errors, name, RunError)(what, got=got, need=need, do=do)
+            raise raised
         return value
 
     def _why(self, seconds: float) -> OcrlabError:
         """Return why there is no answer, and end a child that is silent; 0 seconds if the connection is lost."""
-        silent = not self.child.ended.wait(0.0 if seconds else LEAVING)
+        silent = not self.child.ended.wait(0.0 if seconds else child_runner.PATIENCE)
         self._disconnect()
         self.child.kill()
         if silent or not isinstance(self.child.ending, Ended):
@@ -160,21 +133,15 @@ class Link:
         return child_runner.ChildFailed(self.child.ending)
 
 
-def raised(name: str, what: str, got: Any, need: Any, do: str | None) -> OcrlabError:
-    """Return an error of the child as one of ocrlab: its class by name, RunError for a class that ocrlab lacks."""
-    error: OcrlabError = getattr(errors, name, RunError)(what, got=got, need=need, do=do)
-    return error
-
-
-def serve(connection: Connection, answers: Mapping[str, Callable[..., Any]]) -> None:
-    """Answer questions in the child by the functions of `answers` until the notebook is gone."""
+def serve(connection: Connection, worker: object) -> None:
+    """Answer questions in the child by the methods of `worker` until the notebook is gone."""
     while True:
         try:
             name, *args = connection.recv()
         except (EOFError, OSError):
             return
         try:
-            reply = ("value", answers[name](*args))
+            reply = ("value", getattr(worker, name)(*args))
         except OcrlabError as error:
             kind = next(base.__name__ for base in type(error).__mro__ if base.__module__ == errors.__name__)
             got, need = (None if value is None else str(value) for value in (error.got, error.need))
@@ -196,5 +163,5 @@ def start() -> None:
     watcher_link.report_runs(runs)  # before torch, whose import may be the end
     from ocrlab.notebook.page_viewer import worker
 
-    serve(Client(address), worker.PageWorker().answers())
+    serve(Client(address), worker.PageWorker())
     os._exit(0)  # there is nothing to write, and to take torch down takes longer than a kernel has to leave

@@ -1,12 +1,10 @@
-"""How the inspect notebook draws a page: polygons by what they are, the figures, the lists, and what can be saved.
+"""How the inspect notebook draws a page: polygons by what they are, the figures, and the lists.
 
 What a polygon is, its dash tells as well as its colour. Shapes: N ground truths, M detections, P points.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -14,36 +12,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab.notebook.page_viewer.messages import Detections, ViewedPage
-from ocrlab.records import Prediction, to_json
 from ocrlab.reports.html.page_images import Layer, path_data
 from ocrlab.reports.view import ACCENT, BAD, GOOD, IGNORED, MISSED, load_css
 
-RIGHT, WRONG, LOST, NOT_COUNTED = "found", "wrong", "missed", "ignored text"
-SPARE, PLAIN, NOTED = "on ignored text", "text", "annotation"
-DASHES = {WRONG: "9 3 2 3", LOST: "6 4", NOT_COUNTED: "1.5 3", NOTED: "2 2"}
-COLOURS = {RIGHT: GOOD, WRONG: BAD, LOST: MISSED, NOT_COUNTED: IGNORED, SPARE: IGNORED, PLAIN: ACCENT, NOTED: "#1f2933"}
-FILLS = {WRONG: 0.14, LOST: 0.16, NOT_COUNTED: 0.18}
-NAME = 80  # characters of an uploaded file's name
+RIGHT, WRONG, SPARE = "found", "wrong", "on ignored text"  # what a detection is
 FIGURES = ("hmean@0.5", "precision", "recall")
 LISTED = 400  # rows of a list; a browser bears no more of them at each move of a slider
 STYLE = load_css("page_viewer")
 
 
-def layers(page: ViewedPage, judged: Detections, annotation: bool = False) -> list[Layer]:
-    """Return the polygons of a page by what they are; `annotation` adds the ground truth of what was found."""
+def layers(page: ViewedPage, judged: Detections) -> list[Layer]:
+    """Return the polygons of a page by what they are."""
     if not page.annotated:
-        return [Layer(PLAIN, judged.polygons, COLOURS[PLAIN])]
+        return [Layer("text", judged.polygons, ACCENT)]
+    lost = _unmatched(page, judged)
+    kinds = of_detections(judged)
+
+    def detected(kind: str) -> list[NDArray[np.float32]]:
+        return [polygon for is_kind, polygon in zip(kinds, judged.polygons, strict=True) if is_kind == kind]
+
+    return [
+        Layer("ignored text", [page.truth[n] for n in lost if page.ignored[n]], IGNORED, "1.5 3", 0.18),
+        Layer("missed", [page.truth[n] for n in lost if not page.ignored[n]], MISSED, "6 4", 0.16),
+        Layer(WRONG, detected(WRONG), BAD, "9 3 2 3", 0.14),
+        Layer(SPARE, detected(SPARE), IGNORED),
+        Layer(RIGHT, detected(RIGHT), GOOD),
+    ]
+
+
+def _unmatched(page: ViewedPage, judged: Detections) -> list[int]:
+    """Return the positions of the ground truths that no detection matches."""
     matched = {truth for truth, _ in judged.pairs}
-    by_kind: dict[str, list[NDArray[np.float32]]] = {NOT_COUNTED: [], LOST: [], WRONG: [], SPARE: [], RIGHT: []}
-    for n, polygon in enumerate(page.truth):
-        if n not in matched:
-            by_kind[NOT_COUNTED if page.ignored[n] else LOST].append(polygon)
-    for kind, polygon in zip(of_detections(judged), judged.polygons, strict=True):
-        by_kind[kind].append(polygon)
-    if annotation:
-        by_kind[NOTED] = [page.truth[n] for n in sorted(matched)]
-    kinds = by_kind.items()
-    return [Layer(kind, some, COLOURS[kind], DASHES.get(kind, ""), FILLS.get(kind, 0.0)) for kind, some in kinds]
+    return [n for n in range(len(page.truth)) if n not in matched]
 
 
 def of_detections(judged: Detections) -> list[str]:
@@ -52,25 +52,18 @@ def of_detections(judged: Detections) -> list[str]:
     return [RIGHT if m in right else WRONG if judged.counts[m] else SPARE for m in range(len(judged.polygons))]
 
 
-def overlay(
-    page: ViewedPage, layers: Sequence[Layer], labels: Mapping[int, str], numbered: Sequence[NDArray[np.float32]]
-) -> str:
-    """Return the polygons as an SVG that lies over the page; `labels` are written at the polygons of `numbered`."""
+def overlay(page: ViewedPage, layers: Sequence[Layer]) -> str:
+    """Return the polygons as an SVG that lies over the page."""
     filled = [(layer, path_data(layer.polygons)) for layer in layers if len(layer.polygons)]
     halo = "".join(path for _, path in filled)
     paths = "".join(
         f'<path class="{layer.name.replace(" ", "-")}" d="{path}" {layer.style(2)}/>' for layer, path in filled
     )
-    size = max(page.width, page.height) / 62
-    corners = {m: (numbered[m][:, 0].min(), numbered[m][:, 1].min() - size / 6) for m in labels}
-    words = "".join(f'<text x="{x:.0f}" y="{y:.0f}">{escape(labels[m])}</text>' for m, (x, y) in corners.items())
-    named = f'<g font-size="{size:.0f}" font-family="system-ui, sans-serif" fill="#1f2933" stroke="#fff" '
-    named += f'paint-order="stroke" stroke-width="{size / 4:.1f}" stroke-linejoin="round">{words}</g>'
     alt = f"{page.name}: " + ", ".join(f"{len(layer.polygons)} {layer.name}" for layer in layers)
     return (
         f'<svg viewBox="0 0 {page.width} {page.height}" role="img" aria-label="{escape(alt)}">'
         f'<path d="{halo}" fill="none" stroke="#fff" stroke-opacity=".8" stroke-width="4" '
-        f'vector-effect="non-scaling-stroke"/>{paths}{named if words else ""}</svg>'
+        f'vector-effect="non-scaling-stroke"/>{paths}</svg>'
     )
 
 
@@ -106,13 +99,6 @@ def figures(judged: Detections, baseline: Detections) -> str:
     return f'<div class="figures" role="status">{cells}</div>'
 
 
-def about(page: ViewedPage, judged: Detections, baseline: Detections) -> str:
-    """Return the figures of a page, its size, and what the network and the way from its map took."""
-    took = f"network {1000 * page.seconds:.0f} ms, map to polygons and figures {1000 * judged.seconds:.1f} ms"
-    size = f"{page.width} × {page.height} px, maps {page.inner[0]} × {page.inner[1]}"
-    return f'{figures(judged, baseline)}<p class="plainly">{size}; {took}</p>'
-
-
 def alert(text: str) -> str:
     """Return a sentence about something that went wrong, or that one should know."""
     return f'<div class="ocrlab"><p class="problem" role="alert">{escape(text)}</p></div>'
@@ -133,8 +119,7 @@ def listed(page: ViewedPage, judged: Detections) -> str:
     if not page.annotated:
         del columns["is"], columns["best IoU"]
         return f'<div class="row">{_table(f"{len(kinds)} found", columns)}</div>'
-    matched = {truth for truth, _ in judged.pairs}
-    lost = [n for n in range(len(page.truth)) if n not in matched and not page.ignored[n]]
+    lost = [n for n in _unmatched(page, judged) if not page.ignored[n]]
     missed = {
         "text": [page.texts[n] or "·" for n in lost[:LISTED]],
         "highest probability": [f"{page.peaks[n]:.2f}" for n in lost[:LISTED]],
@@ -156,23 +141,7 @@ def _table(title: str, columns: Mapping[str, Sequence[str]]) -> str:
     return f'<div style="flex:1 1 280px;min-width:0"><p class="say">{title}</p>{scrolled}</div>'
 
 
-def saved(page: ViewedPage, judged: Detections) -> str:
-    """Return links that save what was found, as JSON and as ICDAR text; they hold the files themselves."""
-    pairs = zip(judged.polygons, judged.scores.tolist(), strict=True)
-    detections = [{"polygon": polygon.tolist(), "score": score} for polygon, score in pairs]
-    record = to_json(Prediction(page.name, page.width, page.height)) | {"detections": detections}
-    stem = escape((page.name.rpartition(".")[0] or page.name).replace("/", "-"))
-    links = ""
-    for suffix, kind, text, words in (
-        ("json", "application/json", json.dumps(record, ensure_ascii=False), "JSON"),
-        ("txt", "text/plain", judged.icdar, "ICDAR text"),
-    ):
-        data = base64.b64encode(text.encode(errors="replace")).decode("ascii")
-        links += f'<a class="save" download="{stem}.{suffix}" href="data:{kind};base64,{data}">{words}</a>'
-    return f"<p>Save the polygons: {links}</p>"
-
-
 def plain_name(name: str) -> str:
     """Return the name of an uploaded file without folders and without what no file system takes."""
     last = "".join(letter for letter in name.replace("\\", "/").rpartition("/")[2] if letter.isprintable())
-    return last.strip(". ")[-NAME:] or "image"
+    return last.strip(". ")[-80:] or "image"

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from ocrlab.config.schema import Post
 
-Polygons = tuple[NDArray[np.float32], ...]
-
 
 class Source(NamedTuple):
     """Which page is meant: a position in a split, or with an empty `split` the path of a file."""
@@ -50,14 +48,11 @@ class ViewedPage:
     name: str
     width: int
     height: int
-    truth: Polygons
+    truth: tuple[NDArray[np.float32], ...]
     ignored: NDArray[np.bool_]  # (N,)
     texts: tuple[str, ...]
     peaks: NDArray[np.float32]  # (N,) highest probability inside each ground truth
     annotated: bool
-    inner: tuple[int, int]  # width and height of its maps
-    notes: list[str]
-    seconds: float  # that the network took
     image: str
     heat: str
 
@@ -73,6 +68,3 @@ class Detections:
     best: NDArray[np.float64]  # (M,) best IoU of each detection
     reached: NDArray[np.float64]  # (N,) best IoU of each ground truth
     figures: tuple[float, float, float] | None  # hmean, precision, recall; None without annotation
-    seconds: float  # from map to figures
-    icdar: str  # the detections as ICDAR text
-    mask: str  # picture of what is above the threshold, if it was asked for

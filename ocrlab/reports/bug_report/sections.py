@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from ocrlab._version import __version__
 from ocrlab.debug.diagnosis import catalogue, next_steps
 from ocrlab.debug.diagnosis.verdict_files import sentence
 from ocrlab.hardware import host
-from ocrlab.records import fitting
 from ocrlab.reports.bug_report.markup import Block, Code, Section, Table, code, ticked
 from ocrlab.reports.bug_report.sources import Sources, find_stack, number
 
@@ -30,14 +29,12 @@ def front(sources: Sources, verification: Mapping[str, Any]) -> dict[str, object
     cause, failure = sources.cause, sources.failure
     entry = _entry(cause.id) if cause else None
     ended = (sources.record.ended or sources.record.started) if sources.record else ""
-    tags = [cause.id if cause else "", sources.verdict.symptom or "", sources.verdict.signal or ""]
-    tags += [failure.kind, sources.kind, str(sources.incident.facts.get("platform") or "")]
-    if not sources.failed:
-        status = "no failure"
-    elif verification.get("runs"):
+    tags = [cause.id if cause else "", sources.verdict.symptom, sources.verdict.signal, failure.kind, sources.kind]
+    tags.append(str(sources.incident.facts.get("platform") or ""))
+    again = any(record.get("reproduced") for _, record in sources.replays)
+    status = "no failure" if not sources.failed else "reproduced" if again else "open"
+    if sources.failed and verification.get("runs"):
         status = "reproduced" if verification["same"] else "not reproduced"
-    else:
-        status = "reproduced" if any(record.get("reproduced") for _, record in sources.replays) else "open"
     return {
         "title": title(sources),
         "id": f"OCR-{failure.id}",
@@ -46,22 +43,20 @@ def front(sources: Sources, verification: Mapping[str, Any]) -> dict[str, object
         "category": entry.family if entry else UNKNOWN,
         "status": status,
         "version": __version__,
-        "tags": list(dict.fromkeys(tag for tag in tags if tag)),
+        "tags": list(dict.fromkeys(filter(None, tags))),
     }
 
 
 def title(sources: Sources) -> str:
     """Return what happened and where, in one line."""
     failure, cause = sources.failure, sources.cause
-    exception = ""
+    lines: list[str] = []
     if failure.kind and (cause is None or cause.confidence < SURE):
-        lines = reversed(find_stack(sources.incident.texts, False).whole.splitlines())
-        exception = next((line.strip()[:120] for line in lines if failure.kind in line.partition(":")[0]), "")
+        lines = find_stack(sources.incident.texts, False).whole.splitlines()[::-1]
+    exception = next((line.strip()[:120] for line in lines if failure.kind in line.partition(":")[0]), "")
     entry = _entry(cause.id) if cause and cause.confidence >= POSSIBLE else None
-    if exception:
-        what = exception
-    elif entry:
-        what = entry.title
+    if exception or entry:
+        what = exception or (entry.title if entry else "")
     elif sources.nonfinite and not cause:
         what = f"{sources.nonfinite[1]} becomes {sources.nonfinite[2]}"
     elif sources.record and sources.record.status == "died":
@@ -74,21 +69,20 @@ def title(sources: Sources) -> str:
 
 def build_sections(sources: Sources, verification: Mapping[str, Any]) -> list[Section]:
     """Return all sections in their order."""
-    blocks = {
-        "Summary": summary(sources),
-        "Environment": environment(sources),
-        "Steps to reproduce": reproduction(sources, verification),
-        "Expected and actual": expected(sources),
-        "Stack": stack(sources),
-        "Impact": impact(sources),
-        "Hypotheses": hypotheses(sources),
-        "Ruled out": ruled_out(sources),
-        "Proposed fix": fix(sources),
-        "Tests": trials(sources, verification),
-        "Progress": progress(sources, verification),
-        "Not known": unknown(sources),
-    }
-    return [Section(name, section) for name, section in blocks.items()]
+    return [
+        Section("Summary", summary(sources)),
+        Section("Environment", environment(sources)),
+        Section("Steps to reproduce", reproduction(sources, verification)),
+        Section("Expected and actual", expected(sources)),
+        Section("Stack", stack(sources)),
+        Section("Impact", [impact(sources)]),
+        Section("Hypotheses", hypotheses(sources)),
+        Section("Ruled out", ruled_out(sources)),
+        Section("Proposed fix", [fix(sources)]),
+        Section("Tests", trials(sources, verification)),
+        Section("Progress", [progress(sources, verification)]),
+        Section("Not known", [unknown(sources)]),
+    ]
 
 
 def summary(sources: Sources) -> list[Block]:
@@ -99,17 +93,19 @@ def summary(sources: Sources) -> list[Block]:
             text = "This run ended with success: there is no failure to report."
         do = "If it did something other than you expected, describe it under Expected and actual,"
         return [text, f"{do} and share the run."]
-    rows = [["how it ended", ending(sources)]]
-    if sources.cause:
-        rows.append(["cause", f"{code(sources.cause.id)}, confidence {sources.cause.confidence:.2f}"])
-    rows += [["when", when(sources)], ["how far", how_far(sources)]]
-    rows.append(["fingerprint", f"{code(sources.failure.id)}, the same for the same failure elsewhere"])
-    if sources.kind in ("run", "notebook"):
-        rows.append(["run folder", code(sources.path.name)])
-    judged = sources.verdict.status != "log" or sources.verdict.causes
-    explanation = next((cause.explanation for cause in sources.verdict.causes[:1] if cause.explanation), None)
-    explained: list[Block] = [ticked(explanation)] if judged and explanation else []
-    return [*explained, ticked(sentence(sources.verdict)) if judged else ending(sources), Table(["", ""], rows)]
+    cause = sources.cause
+    rows = [
+        ["how it ended", ending(sources)],
+        *([["cause", f"{code(cause.id)}, confidence {cause.confidence:.2f}"]] if cause else []),
+        ["when", when(sources)],
+        ["how far", how_far(sources)],
+        ["fingerprint", f"{code(sources.failure.id)}, the same for the same failure elsewhere"],
+        *([["run folder", code(sources.path.name)]] if sources.kind in ("run", "notebook") else []),
+    ]
+    if sources.verdict.status == "log" and cause is None:
+        return [ending(sources), Table(["", ""], rows)]
+    explained: list[Block] = [ticked(cause.explanation)] if cause and cause.explanation else []
+    return [*explained, ticked(sentence(sources.verdict)), Table(["", ""], rows)]
 
 
 def environment(sources: Sources) -> list[Block]:
@@ -125,8 +121,8 @@ def environment(sources: Sources) -> list[Block]:
         origin += " The packages are those of the Python that wrote it, and may differ from the program's."
     if not recorded and not facts:
         return ["Unknown: nothing was recorded, and nothing proves that you recorded it on this machine."]
-    machine, installed = _mapping(recorded.get("machine")), _mapping(recorded.get("packages"))
-    gpu, torch = _mapping(facts.get("gpu")), _mapping(facts.get("torch"))
+    machine, installed = recorded.get("machine") or {}, recorded.get("packages") or {}
+    gpu, torch = (facts[name] if isinstance(facts.get(name), dict) else {} for name in ("gpu", "torch"))
     gpu_parts = [str(gpu[name]) for name in ("name", "capability", "driver") if gpu.get(name)]
     gpu_parts += [f"CUDA {torch['cuda']}"] if torch.get("cuda") else []
     cores = f"{recorded.get('cores')} ({recorded.get('physical_cores')})" if recorded.get("cores") else None
@@ -141,7 +137,7 @@ def environment(sources: Sources) -> list[Block]:
         "Python": recorded.get("python") or sources.process.get("python"),
         "CPU": recorded.get("cpu_name"),
         "cores (physical)": cores,
-        "CPU flags": " ".join(fitting(recorded.get("cpu_flags"), [str]) or facts.get("cpu_flags") or ()),
+        "CPU flags": " ".join(recorded.get("cpu_flags") or facts.get("cpu_flags") or ()),
         "memory": _size(recorded.get("memory_bytes") or facts.get("memory_limit_bytes")),
         "peak memory": _size(facts.get("memory_peak_bytes")),
         "/dev/shm": _size(recorded.get("shm_bytes") or facts.get("shm_free_bytes")),
@@ -150,11 +146,9 @@ def environment(sources: Sources) -> list[Block]:
     }
     rows = [[name, code(value) if value else UNKNOWN] for name, value in values.items()]
     basis = origin if recorded else "Only what was measured at the failure is known."
-    blocks: list[Block] = [basis, Table(["what", "value"], rows)]
-    if installed:
-        packages = "\n".join(f"{name}=={version}" for name, version in installed.items())
-        blocks.append(Code(packages, "text", f"All {len(installed)} packages"))
-    return blocks
+    packages = "\n".join(f"{name}=={version}" for name, version in installed.items())
+    folded: list[Block] = [Code(packages, "text", f"All {len(installed)} packages")] if installed else []
+    return [basis, Table(["what", "value"], rows), *folded]
 
 
 def _size(count: object) -> str | None:
@@ -168,35 +162,27 @@ def command(sources: Sources) -> list[str] | None:
     words = sources.process.get("command")
     if not (isinstance(words, list) and words and all(isinstance(word, str) for word in words)):
         return None
-    arguments = _ocrlab_arguments(words)
-    if arguments is None:
-        return None if any("ipykernel" in word for word in words) else list(words)
-    if arguments[:1] == ["watch"]:
-        return arguments[arguments.index("--") + 1 :] if "--" in arguments else None
-    return ["ocrlab", *arguments]
-
-
-def _ocrlab_arguments(words: Sequence[str]) -> list[str] | None:
-    """Return the words after `ocrlab`, None for another program."""
     for index, word in enumerate(words[1:3], 1):
-        if Path(word).name == "ocrlab":
-            return list(words[index + 1 :])
-        if word == "-m" and words[index + 1 : index + 2] == ["ocrlab"]:
-            return list(words[index + 2 :])
-    return None
+        is_module = word == "-m" and words[index + 1 : index + 2] == ["ocrlab"]
+        if is_module or Path(word).name == "ocrlab":
+            arguments = words[index + 1 + is_module :]
+            if arguments[:1] == ["watch"]:
+                return arguments[arguments.index("--") + 1 :] if "--" in arguments else None
+            return ["ocrlab", *arguments]
+    return None if any("ipykernel" in word for word in words) else words
 
 
 def reproduction(sources: Sources, verification: Mapping[str, Any]) -> list[Block]:
     """How to reproduce it: the exact command, where it was given, and how running it again ended."""
     if sources.kind == "notebook":
-        execution = _mapping(sources.notebook.get("papermill"))
+        execution = sources.notebook.get("papermill") or {}
         words = ["ocrlab", "run", str(execution.get("input_path") or sources.path.name)]
-        for name, value in _mapping(execution.get("parameters")).items():
+        for name, value in (execution.get("parameters") or {}).items():
             words += ["-p", str(name), str(value)]
         how = "" if execution else " Nothing says how it was executed; this is how it would be executed again."
         return [Code(shlex.join(words), "sh"), f"The notebook itself belongs to this report.{how}"]
-    words, blocks, items = command(sources) or [], list[Block](), list[str]()
-    if words:
+    blocks, items, run = list[Block](), list[str](), sources.path.name
+    if words := command(sources) or []:
         folder = sources.process.get("folder")
         lines = [f"cd {shlex.quote(folder)}"] if isinstance(folder, str) else []
         watched = ["ocrlab", "watch", "--", *words] if words[0] != "ocrlab" else words
@@ -204,12 +190,10 @@ def reproduction(sources: Sources, verification: Mapping[str, Any]) -> list[Bloc
     else:
         blocks.append("The command is unknown: no record of the process says how it was started.")
     if sources.has_config:
-        again = code(f"ocrlab train --config {sources.path.name}/config.yaml")
-        blocks += [] if words else [f"Its settings are stored: {again}."]
-        private = "It is private and is not part of this."
-        items.append(f"{code('config.yaml')} in the run folder holds every setting. {private}")
+        again = f"{code(f'ocrlab train --config {run}/config.yaml')} trains with the same settings."
+        items.append(f"{again} {code('config.yaml')} is private and is not part of this.")
     if sources.recorded:
-        items.append(f"{code(f'ocrlab replay {sources.path.name}')} repeats only the step that failed.")
+        items.append(f"{code(f'ocrlab replay {run}')} repeats only the step that failed.")
     blocks += [items] if items else []
     if not verification:
         return [*blocks, f"Not verified: {code('ocrlab report bug RUN --verify')} runs the command again."]
@@ -217,18 +201,12 @@ def reproduction(sources: Sources, verification: Mapping[str, Any]) -> list[Bloc
     if not runs:
         return [*blocks, f"It could not be verified: {verification.get('why') or 'it is unknown why'}."]
     rows = [
-        [
-            str(index),
-            "the same failure" if run["same"] else "a different ending",
-            code(run["told"]),
-            f"{run['seconds']:.1f}",
-        ]
-        for index, run in enumerate(runs, 1)
+        ["the same failure" if row["same"] else "a different ending", code(row["told"]), f"{row['seconds']:.1f}"]
+        for row in runs
     ]
-    many = "run again" if len(runs) == 1 else f"run again {len(runs)} times"
-    text = f"Verified: {many}, and the same failure occurred in {verification['same']} of {len(runs)} runs"
+    text = f"Verified: run again, and the same failure occurred in {verification['same']} of {len(runs)} runs"
     text += f" (looked for: {code(verification['wanted'])})."
-    return [*blocks, text, Table(["run", "result", "description", "s"], rows)]
+    return [*blocks, text, Table(["result", "description", "s"], rows)]
 
 
 def expected(sources: Sources) -> list[Block]:
@@ -267,23 +245,20 @@ def stack(sources: Sources) -> list[Block]:
     return [*blocks, Code(stack.whole, "text", "The whole stack")]
 
 
-def impact(sources: Sources) -> list[Block]:
-    """What was lost, what is left, and how many runs next to this one failed in the same way."""
+def impact(sources: Sources) -> Block:
+    """What was lost, and what is left."""
     if not sources.failed:
-        return ["None is known."]
-    items = []
-    if sources.has_config and (sources.path / "checkpoints" / "last.ckpt").is_file():
-        again = f"ocrlab train --resume {shlex.quote(sources.path.name)}"
-        items.append(f"A checkpoint is left: {code(again)} goes on from it.")
-    elif sources.has_config:
-        items.append("No checkpoint was written: the whole run is lost.")
+        return "None is known."
+    items = ["Who else is affected is unknown."]
+    if sources.has_config:
+        again = code(f"ocrlab train --resume {shlex.quote(sources.path.name)}")
+        left = (sources.path / "checkpoints" / "last.ckpt").is_file()
+        lost = "No checkpoint was written: the whole run is lost."
+        items.append(f"A checkpoint is left: {again} goes on from it." if left else lost)
     silent = number(sources.incident.facts.get("silent_seconds"))
     if silent and sources.hung:
         items.append(f"It made no progress for {silent:.0f} s.")
-    same, others = sources.siblings()
-    if others:
-        items.append(f"{same} of the {others} other runs beside it failed in the same way.")
-    return [[*items, "Who else is affected is unknown."]]
+    return items
 
 
 def hypotheses(sources: Sources) -> list[Block]:
@@ -293,17 +268,16 @@ def hypotheses(sources: Sources) -> list[Block]:
         entry = _entry(cause.id)
         name = f"{entry.title if entry else ''} {code(cause.id)}".strip()
         state = "supported" if cause.confidence >= SURE else "open"
-        places = [f"{line.file}:{line.line}" if line.line else line.file for line in cause.evidence]
-        lines = [
-            f"{code(place)} {code(line.text[:200])}" for place, line in zip(places, cause.evidence, strict=True)
-        ] or ["it matches what was observed"]
-        rows.append([name, state, f"{cause.confidence:.2f}", "; ".join(lines)])
+        places = [(f"{line.file}:{line.line}" if line.line else line.file, line.text[:200]) for line in cause.evidence]
+        lines = "; ".join(f"{code(place)} {code(text)}" for place, text in places) or "it matches what was observed"
+        rows.append([name, state, f"{cause.confidence:.2f}", lines])
     for file, record in sources.bisects:
         if record.get("status") == "found":
-            posterior = number(record.get("posterior"))
-            judged = ["supported", UNKNOWN if posterior is None else f"{posterior:.2f}"]
+            posterior = record.get("posterior")
+            confidence = UNKNOWN if posterior is None else f"{posterior:.2f}"
             evidence = f"{code(file)} {_answer(record.get('sentence'))}"
-            rows += [[f"Setting {code(name)}", *judged, evidence] for name in _list(record.get("culprits"))]
+            names = record.get("culprits", [])
+            rows += [[f"Setting {code(name)}", "supported", confidence, evidence] for name in names]
     if not rows:
         return ["None: nothing observed supports a known cause."]
     blocks: list[Block] = [Table(["hypothesis", "status", "confidence", "evidence"], rows)]
@@ -317,42 +291,32 @@ def ruled_out(sources: Sources) -> list[Block]:
     rows = [[code(out.id), "refuted", ticked(out.why)] for out in sources.verdict.ruled_out]
     for file, record in sources.bisects:
         if record.get("status") in ("found", "none"):
-            culprits = set(map(str, _list(record.get("culprits"))))
-            names = [str(row.get("name")) for row in _rows(record.get("factors"))]
-            why = f"{code(file)}: the answer does not change it"
-            rows += [[f"Setting {code(name)}", "refuted", why] for name in names if name not in culprits]
+            names = [row.get("name") for row in record.get("factors", [])]
+            innocent = [name for name in names if name not in record.get("culprits", [])]
+            rows += [[f"Setting {code(name)}", "refuted", f"{code(file)}: it does not change it"] for name in innocent]
     return [Table(["cause", "status", "why"], rows)] if rows else ["Nothing was ruled out."]
 
 
-def fix(sources: Sources) -> list[Block]:
+def fix(sources: Sources) -> Block:
     """The fix, as far as the cause is known, and the ways around it that were tried."""
     cause, items = sources.cause, _workarounds(sources)
-    tried = bool(items)
+    proposed = []
     if cause and cause.fix:
         unsure = "" if cause.confidence >= SURE else f"If it is {code(cause.id)}, which is not certain: "
-        items.append(f"{unsure}{ticked(cause.fix)}")
-    items = items or ["Unknown, like the cause."]
-    if not tried:
-        items.append("Not tried: nothing here shows that any of this was tried.")
-    elif cause and cause.fix:
-        items.append("The last of these was not tried, as far as this report knows.")
-    return [items]
+        proposed = [f"{unsure}{ticked(cause.fix)} Nothing here shows that this was tried."]
+    return [*items, *proposed] or ["Unknown, like the cause."]
 
 
 def _workarounds(sources: Sources) -> list[str]:
     """Return what bisects and replays have shown to avoid the failure, each as a sentence."""
-    items = []
-    for file, record in sources.bisects:
-        if record.get("until_mended"):
-            culprits = set(map(str, _list(record.get("culprits"))))
-            needed = 1 if record.get("kind") == "all" else len(culprits)  # of several together one is enough
-            flipped = ((row, culprits & set(map(str, _list(row.get("flipped"))))) for row in _rows(record.get("table")))
-            ends = [row.get("ended") for row, without in flipped if culprits and len(without) >= needed]
-            tried = f", where {ends.count('passed')} of {len(ends)} runs with it passed" if ends else ""
-            items.append(f"Until it is fixed: {code(record['until_mended'])}, as {code(file)} found{tried}.")
+    items = [
+        f"Until it is fixed: {code(record['until_mended'])}, as {code(file)} found."
+        for file, record in sources.bisects
+        if record.get("until_mended")
+    ]
     for file, record in sources.replays:
-        rows = [row for row in _rows(record.get("cells")) if not row.get("not_done") and not row.get("alone")]
-        if any(row.get("cell") == AS_IT_WAS and isinstance(row.get("fault"), Mapping) for row in rows):
+        rows = [row for row in record.get("cells", []) if not row.get("not_done") and not row.get("alone")]
+        if any(row.get("cell") == AS_IT_WAS and row.get("fault") for row in rows):
             passed = [row["cell"] for row in rows if row.get("cell") in REMEDIES and not row.get("fault")]
             items += [f"In {code(file)} the step that failed had no fault with {code(variant)}." for variant in passed]
     return items
@@ -362,12 +326,11 @@ def trials(sources: Sources, verification: Mapping[str, Any]) -> list[Block]:
     """What was run (replays, bisects, runs again), each with its result, and the commands that were not."""
     blocks: list[Block] = []
     for file, record in sources.replays:
-        variants = _rows(record.get("cells"))
-        rows = [[code(row.get("cell")), code(_variant_result(row)), _seconds(row)] for row in variants]
+        rows = [[code(row.get("cell")), code(_result(row)), _seconds(row)] for row in record.get("cells", [])]
         blocks += [f"{code(file)}: {_answer(record.get('answer'))}"]
         blocks += [Table(["variant", "result", "s"], rows[:SHOWN])] if rows else []
     for file, record in sources.bisects:
-        flips = [(", ".join(map(str, row.get("flipped") or ["nothing"])), row) for row in _rows(record.get("table"))]
+        flips = [(", ".join(row.get("flipped") or ["nothing"]), row) for row in record.get("table", [])]
         rows = [[code(flipped), _answer(row.get("ended")), _seconds(row)] for flipped, row in flips]
         blocks += [f"{code(file)}: {_answer(record.get('sentence'))}"]
         blocks += [Table(["flipped", "how it ended", "s"], rows[:SHOWN])] if rows else []
@@ -383,23 +346,24 @@ def trials(sources: Sources, verification: Mapping[str, Any]) -> list[Block]:
     return [*blocks, f"Not run: {', '.join(left)}."]
 
 
-def _variant_result(row: Mapping[str, Any]) -> str:
+def _result(row: Mapping[str, Any]) -> str:
+    """Return how a variant of a replay ended."""
     if row.get("not_done"):
         return f"not done: {row['not_done']}"
     fault = row.get("fault")
-    if not isinstance(fault, Mapping):
+    if not fault:
         return "one sample after the other" if row.get("alone") else "no fault"
     what = next((fault[key] for key in ("exception", "signal", "value", "kind") if fault.get(key)), "a fault")
     place = fault.get("path") or fault.get("module") or fault.get("line")
     return f"{str(what).strip().splitlines()[0][:120]}{f' in {place}' if place else ''}"
 
 
-def progress(sources: Sources, verification: Mapping[str, Any]) -> list[Block]:
+def progress(sources: Sources, verification: Mapping[str, Any]) -> Block:
     """What is done and what is not."""
     cause = sources.cause
     replayed = sources.verdict.status != "log" and any(record.get("fault") for _, record in sources.replays)
     again = bool(verification.get("same")) or replayed
-    checks = {
+    return {
         "failure recorded": sources.failed,
         "reproduced" if again else f"reproduced: {code('--verify')} runs it again": again,
         "first fault placed: module, operator, sample": replayed,
@@ -409,10 +373,9 @@ def progress(sources: Sources, verification: Mapping[str, Any]) -> list[Block]:
         "fix tried": False,
         "regression test written": False,
     }
-    return [checks]
 
 
-def unknown(sources: Sources) -> list[Block]:
+def unknown(sources: Sources) -> Block:
     """What is not known, and what would have shown it."""
     own = next_steps.own_error(sources.verdict)  # which stands in the summary
     missing = [text for text in sources.verdict.missing if not (own and text.endswith(own))]
@@ -421,15 +384,16 @@ def unknown(sources: Sources) -> list[Block]:
         replay = code(f"ocrlab replay {sources.path.name}")
         why = f"{replay} was not run" if sources.recorded else "there is no flight record to replay"
         items.append(f"Module, operator and sample of the first fault: {why}.")
-    return [items or ["Nothing else is known to be missing."]]
+    return items or ["Nothing else is known to be missing."]
 
 
 def ending(sources: Sources) -> str:
     """Return how it ended in words."""
     verdict, record = sources.verdict, sources.record
+    status = record.status if record else ""
     seconds = number(sources.incident.facts.get("run_seconds"))
     after = f" after {seconds:.1f} s" if seconds is not None else ""
-    if record and record.status == "success":
+    if status == "success":
         return "It ended with success."
     if sources.hung:
         return f"It hung: it stopped making progress{after}."
@@ -437,10 +401,8 @@ def ending(sources: Sources) -> str:
         return f"It was killed by {verdict.signal}{after}."
     if verdict.exit_code is not None:
         return f"It ended with exit status {verdict.exit_code}{after}."
-    if record and record.status == "running":
-        return "It is still running."
-    if record and record.status == "died":
-        return "Its process is gone and left no message."
+    if status in ("running", "died"):
+        return "It is still running." if status == "running" else "Its process is gone and left no message."
     if record and record.error:
         return f"It ended with {code(str(record.error.get('type'))[:200])}{after}."
     return "How it ended is unknown."
@@ -476,21 +438,8 @@ def _entry(cause: str) -> catalogue.Entry | None:
 
 
 def _seconds(row: Mapping[str, Any]) -> str:
-    seconds = number(row.get("seconds"))
-    return "" if seconds is None else f"{seconds:.1f}"
+    return f"{row['seconds']:.1f}" if row.get("seconds") is not None else ""
 
 
 def _answer(value: object) -> str:
     return code(str(value)[:600] if value else "no answer")
-
-
-def _rows(value: object) -> list[Mapping[str, Any]]:
-    return [row for row in _list(value) if isinstance(row, Mapping)]
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

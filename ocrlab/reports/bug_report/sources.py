@@ -21,7 +21,7 @@ from ocrlab.debug.diagnosis.log_records import Line
 from ocrlab.debug.flight_record import program_info, ring_reader
 from ocrlab.errors import DataError, OcrlabError, RunError
 from ocrlab.hardware.processes.stack_types import Frame
-from ocrlab.records import Cause, Incident, RunRecord, Verdict, to_json
+from ocrlab.records import Cause, Incident, RunRecord, Verdict, fitting, to_json
 from ocrlab.reports.notebooks import results
 from ocrlab.reports.run_history import fingerprint
 from ocrlab.run_folder import provenance
@@ -31,10 +31,19 @@ LARGEST = 8 * 2**20  # bytes of a file that is read whole
 ROWS = 200_000  # of metrics.csv
 INCIDENT = "incident"
 FAILED = ("failed", "killed", "hung", "suspected")
-SIBLINGS = 300  # runs in the same folder that are read
 AROUND = 4  # lines of source above and below the failing one
 LONGEST = 12_000  # characters of a stack
 SOURCE = 2 * 2**20  # bytes of a source file that is opened
+NUMBER = (int, float)
+ENVIRONMENT: dict[str, Any] = {"machine": dict, "packages": dict, "cpu_flags": [str]}
+TRIAL = {  # what is read of the record of a replay or a bisect; what a stranger's has in another form is left out
+    **dict.fromkeys(("answer", "sentence", "status", "until_mended"), str),
+    "cells": [{"seconds": NUMBER, "fault": dict}],
+    "factors": [dict],
+    "culprits": [str],
+    "posterior": NUMBER,
+    "table": [{"flipped": [str], "seconds": NUMBER}],
+}
 FATAL = "Fatal Python error"  # begins the dump of a fatal signal
 
 
@@ -119,30 +128,13 @@ class Sources:
         log = self.incident.texts.get("log_tail.txt") or next(iter(self.incident.texts.values()), "")
         return fingerprint.fingerprint(error, verdict, cause, log)
 
-    def siblings(self) -> tuple[int, int]:
-        """Return how many runs in the same folder failed in the same way, and how many there are."""
-        if self.kind != "run" or self.record is None:
-            return 0, 0
-        own, own_id = self.path.resolve(), self.failure.id
-        others = [path for path in sorted(own.parent.glob("*/"))[-SIBLINGS:] if path != own and _has_sentinel(path)]
-        same = 0
-        for path in others:
-            with contextlib.suppress(OcrlabError, OSError):
-                other = fingerprint.run_fingerprint(path)
-                same += other is not None and other.id == own_id
-        return same, len(others)
-
-
-def _has_sentinel(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in SENTINELS.values())
-
 
 def collect(path: Path) -> Sources:
     """Read what there is; raises DataError for anything else, and for links that lead out of the folder."""
     if not path.exists():
         need = "a run folder, its incident, an executed notebook, or a log"
         raise DataError(f"{path} is not there", need=need, missing=True)
-    if path.is_dir() and path.name == INCIDENT and _has_sentinel(path.parent):
+    if path.is_dir() and path.name == INCIDENT and any((path.parent / name).is_file() for name in SENTINELS.values()):
         path = path.parent
     unread: list[str] = []
     if not path.is_dir():
@@ -150,9 +142,9 @@ def collect(path: Path) -> Sources:
         sources = Sources(path, "notebook" if path.suffix == ".ipynb" else "log", incident, _verdict(incident, None))
         if sources.kind == "notebook":
             notebook = _read_json(path, sources.unread)
-            sources.notebook = _mapping(notebook.get("metadata"))
+            sources.notebook = fitting(notebook.get("metadata"), {"papermill": {"parameters": dict}}) or {}
             with contextlib.suppress(DataError):  # a third-party notebook, without a result
-                sources.environment = _mapping(results.load(path).environment if notebook else None)
+                sources.environment = fitting(results.load(path).environment, ENVIRONMENT) or {}
         return sources
     _refuse_links_out_of(path)
     incident, kind, inside = load_input.read_run_folder(path), "run", path / INCIDENT
@@ -176,7 +168,7 @@ def collect(path: Path) -> Sources:
         _verdict(incident, record),
         record,
         process=_process(path / "flight", unread),
-        environment=_read_json(path / "environment.json", unread),
+        environment=fitting(_read_json(path / "environment.json", unread), ENVIRONMENT),
         has_config=(path / "config.yaml").is_file(),
         replays=_newest([*inside.glob("replay*.json"), *(path / "flight").glob("replay*.json")], unread),
         bisects=_newest(inside.glob("bisect*.json"), unread),
@@ -235,7 +227,7 @@ def _read_json(path: Path, unread: list[str]) -> dict[str, Any]:
 def _newest(paths: Iterable[Path], unread: list[str]) -> list[tuple[str, dict[str, Any]]]:
     """Return the newest nine JSON records with their names, oldest first."""
     files = sorted((path for path in paths if path.is_file()), key=lambda path: path.stat().st_mtime)
-    return [(path.name, content) for path in files[-9:] if (content := _read_json(path, unread))]
+    return [(path.name, fitting(content, TRIAL)) for path in files[-9:] if (content := _read_json(path, unread))]
 
 
 def _read_metrics(path: Path, unread: list[str]) -> list[dict[str, str]]:
@@ -247,10 +239,6 @@ def _read_metrics(path: Path, unread: list[str]) -> list[dict[str, str]]:
     except (OSError, csv.Error) as error:
         unread.append(f"metrics.csv cannot be read ({type(error).__name__})")
         return []
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def number(text: object) -> float | None:

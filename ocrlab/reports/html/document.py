@@ -79,9 +79,8 @@ def _render(notebook: Any, name: str, folder: Path | None, most: int) -> tuple[s
     outputs = [output for cell in clean.cells for output in cell.get("outputs", [])]
     outcomes = [result.outcome for output in outputs if (result := results.from_bundle(output.get("data", {})))]
     top = _take_outcome(clean)
-    several = markdown.count_titles(clean) > 1
     for limits in cells.STEPS:
-        rendering = Rendering(folder, limits, markdown.Headings(several))
+        rendering = Rendering(folder, limits)
         text = _page(clean, top, rendering, name, count, most)
         if len(text.encode("utf-8", errors="backslashreplace")) <= most:
             break
@@ -90,11 +89,10 @@ def _render(notebook: Any, name: str, folder: Path | None, most: int) -> tuple[s
 
 def _page(notebook: Any, top: str, rendering: Rendering, name: str, count: int, most: int) -> str:
     """Return the page within the limits of `rendering`, which are there for `most` bytes."""
-    body, sections = _body(notebook, rendering)
+    body, listed = _body(notebook, rendering)
     title = rendering.headings.title or escape(name)
     words = markdown.plain(title)
     head = _top(top or view.page(outcome.view(Outcome(words, "INCOMPLETE", UNJUDGED)).html), notebook, rendering)
-    listed = _listed(rendering.headings.listed, sections)
     sheets = "".join(f".{own}{{{css}}}" for css, own in rendering.sheets.items())
     about = notebook.metadata.get("papermill", {})
     facts = [escape(Path(str(about.get("input_path") or name)).stem)]
@@ -117,20 +115,11 @@ def _page(notebook: Any, top: str, rendering: Rendering, name: str, count: int, 
     )
 
 
-@dataclass
-class Section:
-    """What ran below a heading of the second level."""
-
-    seconds: float = 0.0
-    failed: bool = False
-    waiting: bool = False
-
-
-def _body(notebook: Any, rendering: Rendering) -> tuple[str, dict[str, Section]]:
-    """Return the cells, and what ran in each section of the page."""
+def _body(notebook: Any, rendering: Rendering) -> tuple[str, str]:
+    """Return the cells, and the list of their sections with how each went; "" if there are few."""
     language = notebook.metadata.get("kernelspec", {}).get("language") or "python"
     parts: list[str] = []
-    sections: dict[str, Section] = {}
+    ran: dict[str, list[Any]] = {}  # the code cells below each heading of the second level
     number = 0
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
@@ -139,26 +128,18 @@ def _body(notebook: Any, rendering: Rendering) -> tuple[str, dict[str, Section]]
             number += 1
             parts.append(cells.code(cell, number, rendering, language))
             if rendering.headings.listed:
-                section = sections.setdefault(rendering.headings.listed[-1][0], Section())
-                section.seconds += cells.seconds(cell)
-                section.failed |= cells.status(cell) == "failed"
-                section.waiting |= cells.status(cell) == "pending"
-    return "\n".join(filter(None, parts)), sections
-
-
-def _listed(headings: list[tuple[str, str]], sections: dict[str, Section]) -> str:
-    """Return the list of sections, with how each went; "" if there are few."""
-    if len(headings) < LISTED:
-        return ""
+                ran.setdefault(rendering.headings.listed[-1][0], []).append(cell)
     items = []
-    for name, text in headings:
-        section = sections.get(name, Section())
-        kind, note = "", progress_view.duration(section.seconds) if section.seconds >= 1 else ""
-        if section.failed or section.waiting:
-            kind, note = ("bad", "failed") if section.failed else ("none", "never ran")
+    for name, text in rendering.headings.listed:
+        below = ran.get(name, [])
+        seconds, states = sum(map(cells.seconds, below)), set(map(cells.status, below))
+        kind, note = "", progress_view.duration(seconds) if seconds >= 1 else ""
+        if states & {"failed", "pending"}:
+            kind, note = ("bad", "failed") if "failed" in states else ("none", "never ran")
         took = f" <small>{note}</small>" if note else ""
         items.append(f'<li class="{kind}"><a href="#{escape(name)}">{escape(text)}</a>{took}</li>')
-    return f'<nav aria-label="Sections"><div><ol>{"".join(items)}</ol></div></nav>\n'
+    listed = f'<nav aria-label="Sections"><div><ol>{"".join(items)}</ol></div></nav>\n'
+    return "\n".join(filter(None, parts)), listed if len(items) >= LISTED else ""
 
 
 def _take_outcome(notebook: Any) -> str:

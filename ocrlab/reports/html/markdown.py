@@ -24,7 +24,6 @@ FORMULA = re.compile(r"^\s*(?:\$\$?|\\\[|\\\()(.*?)(?:\$\$?|\\\]|\\\))\s*$", re.
 class Headings:
     """The headings of a page in order: one of the first level, none that skips a level, each with a name of its own."""
 
-    several: bool = False  # the notebook has more than one of the first level: all but the title move down by one
     title: str = ""  # inner HTML, of the first heading of the first level
     last: int = 1
     names: set[str] = field(default_factory=set)
@@ -39,7 +38,7 @@ class Headings:
         if level == 1 and not self.title:
             self.title = inner
             return ""
-        self.last = level = max(min(level + self.several, 6, self.last + 1), 2)
+        self.last = level = max(min(level, self.last + 1), 2)
         words = plain(inner)
         wanted = name = re.sub(r"\s+", "-", words) or "section"  # as Jupyter forms them
         number = 1
@@ -56,12 +55,6 @@ class Headings:
 def plain(html: str) -> str:
     """Return the words of HTML."""
     return unescape(re.sub(r"<[^>]*>", "", html)).strip()
-
-
-def count_titles(notebook: Any) -> int:
-    """Return how many headings of the first level the Markdown cells of a notebook have."""
-    pages = (markdown(cell.source, {}, None) for cell in notebook.cells if cell.cell_type == "markdown")
-    return sum(match[1] == "1" for html in pages for match in HEADING.finditer(html))
 
 
 def markdown(source: str, attachments: Mapping[str, Any], folder: Path | None) -> str:

@@ -92,7 +92,6 @@ def judged(name: str, judgements: Sequence[Judgement], next_command: str = "", f
 def view(outcome: Outcome) -> View:
     """Return the outcome block."""
     look = OUTCOMES[outcome.word]
-    gauges = "".join(_gauge(judgement) for judgement in outcome.judgements if 0 <= judgement.value <= 1)
     following = f'<p class="next">Next: <code>{escape(outcome.next)}</code></p>' if outcome.next else ""
     facts = f'<p class="facts">{escape(outcome.facts)}</p>' if outcome.facts else ""
     html = (
@@ -102,22 +101,7 @@ def view(outcome: Outcome) -> View:
         f'viewBox="0 0 24 24" fill="none" stroke="{PAPER}" stroke-width="3" stroke-linecap="round">'
         f'<path d="{look.sign}"/></svg></div><div class="body">'
         f'<p class="word" style="color:{look.colour}">{outcome.word}<small>{escape(outcome.name)}</small></p>'
-        f"<p>{escape(outcome.sentence)}</p>{gauges}{following}{facts}</div></div>"
+        f"<p>{escape(outcome.sentence)}</p>{following}{facts}</div></div>"
     )
     text = f"{outcome.name}: {outcome.word}. {outcome.sentence}" + (f" Next: {outcome.next}" if outcome.next else "")
     return View(html, text)
-
-
-def _gauge(judgement: Judgement) -> str:
-    """Return a bar from 0 to 1 with a mark at each limit; hidden from screen readers, which have the sentence."""
-    marks = {judgement.limit: f"PASS {judgement.limit:g}"}
-    if 0 <= judgement.warn < judgement.limit:
-        marks[judgement.warn] = f"WARN {judgement.warn:g}"
-    near = len(marks) > 1 and judgement.limit - judgement.warn < 0.35  # so that they would collide on a phone
-    colour = OUTCOMES[judgement.word].colour
-    lines = [f'<i style="width:{100 * judgement.value:.1f}%;background:{colour}"></i>']
-    for at, text in marks.items():
-        edge = "last" if at > 0.9 else "first" if at < 0.1 else ""  # where a label would stand over an end of the bar
-        left = f'style="left:{100 * at:.1f}%"'
-        lines += [f'<b {left}></b><span class="{edge}" {left}>{text}</span>'] if 0 <= at <= 1 else []
-    return f'<div class="gauge{" near" if near else ""}" aria-hidden="true">{"".join(lines)}</div>'

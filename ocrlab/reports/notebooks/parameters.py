@@ -12,29 +12,25 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
-import math
+import json
 import os
 import re
 import shutil
 import tokenize
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, Optional
+
+from pydantic import FiniteFloat, TypeAdapter
 
 from ocrlab.config.aliases import gather, nearest
 from ocrlab.errors import ConfigError
 from ocrlab.redaction import is_secret
 
 KINDS: dict[str, type] = {kind.__name__: kind for kind in (str, int, float, bool, list, dict, tuple)}
-WORDS = {
-    "str": "text",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "True or False",
-    "list": "a list",
-    "dict": "a mapping",
-    "tuple": "several values",
-}
+TYPES: dict[str, Any] = KINDS | {"float": FiniteFloat, "Optional": Optional}
+WORDS = {"str": "text", "int": "a whole number", "float": "a number", "bool": "True or False"}
 INJECTED = "# Parameters"  # how papermill begins the cell that it puts below the parameters cell
 NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
 RANGE = re.compile(rf"({NUMBER})?\.\.({NUMBER})?")
@@ -61,7 +57,7 @@ class Parameter:
             return f"one of {', '.join(self.choices)}"
         limits = [f"at least {self.low:g}"] if self.low is not None else []
         limits += [f"at most {self.high:g}"] if self.high is not None else []
-        return f"{_words(_parsed(self.kind))} {' and '.join(limits)}".rstrip()
+        return f"{WORDS.get(self.kind, self.kind)} {' and '.join(limits)}".rstrip()
 
 
 def read(source: str) -> list[Parameter]:
@@ -76,15 +72,15 @@ def read(source: str) -> list[Parameter]:
             target = line.target if isinstance(line, ast.AnnAssign) else line
             name = ast.unparse(target).partition("=")[0].strip()
             raise ConfigError(f"Parameter {name} has no type", need=f"{name}: type = default", do="Write its type")
-        name = ast.unparse(line.target)
+        name, kind = ast.unparse(line.target), ast.unparse(line.annotation)
         try:
-            _words(line.annotation)
+            _adapter(kind)
             default = ast.literal_eval(line.value)
-        except (KeyError, ValueError):
+        except ValueError:
             got, need = ast.unparse(line), f"a plain value, and one of {', '.join(KINDS)}, tuple[...], Optional[...]"
             raise ConfigError(f"Parameter {name} cannot be read", got=got, need=need) from None
         help_text = comments.get(line.end_lineno or line.lineno, "").lstrip("# ").rstrip()
-        parameters.append(Parameter(name, ast.unparse(line.annotation), default, help_text, **_limits(help_text)))
+        parameters.append(Parameter(name, kind, default, help_text, **_limits(help_text)))
     return parameters
 
 
@@ -133,20 +129,21 @@ def _kind_and_default(line: ast.Assign | ast.AnnAssign) -> tuple[str, Any]:
         default = None
     if isinstance(line, ast.AnnAssign):
         kind = re.sub(r"^(.+?) \| None$|^None \| (.+)$", r"Optional[\1\2]", ast.unparse(line.annotation))
-        with contextlib.suppress(KeyError, SyntaxError):
-            _words(_parsed(kind))
+        with contextlib.suppress(ValueError):
+            _adapter(kind)
             return kind, default
     name = type(default).__name__
     return (name if name in KINDS else ""), default
 
 
-def check_values(declared: Sequence[Parameter], values: Mapping[str, Any]) -> None:
-    """Raise one ConfigError with everything that is wrong in the values for a third-party notebook."""
+def check_values(declared: Sequence[Parameter], values: Mapping[str, Any], also: Collection[str] = ()) -> None:
+    """Raise one ConfigError with everything that is wrong in the values for a notebook; names in `also` are known."""
     by_name = {parameter.name: parameter for parameter in declared}
+    plain = {name: value for name, value in values.items() if not is_secret(name)}
     _raise(
-        *(secret_error(name) for name in values if name in by_name and is_secret(name)),
-        *(_unknown(name, list(by_name)) for name in values if name not in by_name),
-        *(find_problem(by_name[name], value) for name, value in values.items() if name in by_name),
+        *(secret_error(name) for name in values if is_secret(name)),
+        *(_unknown(name, list(by_name), also) for name in plain if name not in by_name and name not in also),
+        *(find_problem(by_name[name], value) for name, value in plain.items() if name in by_name),
     )
 
 
@@ -174,19 +171,13 @@ def check(cells: Sequence[str], namespace: Mapping[str, Any], also: Collection[s
     in `also` may be injected without standing in the parameters cell; their values are not checked here.
     """
     at, declared = _find(cells, namespace)
-    names = [parameter.name for parameter in declared]
     trees = (ast.parse(cell).body for cell in cells[at + 1 :] if cell.lstrip().startswith(INJECTED))
     injected = [ast.unparse(line.targets[0]) for lines in trees for line in lines if isinstance(line, ast.Assign)]
     values = {parameter.name: namespace.get(parameter.name, parameter.default) for parameter in declared}
-    _raise(
-        *(secret_error(name) for name in names if is_secret(name)),
-        *(_unknown(name, names, also) for name in injected if name not in names and name not in also),
-        *(find_problem(parameter, values[parameter.name]) for parameter in declared if not is_secret(parameter.name)),
-    )
-    for parameter in declared:
-        if parameter.kind.startswith("tuple"):
-            values[parameter.name] = tuple(values[parameter.name])
-    return {name: namespace[name] for name in injected if name in also and name in namespace} | values
+    values = {name: namespace.get(name) for name in injected if name not in values} | values
+    check_values(declared, values, also)
+    tuples = {parameter.name for parameter in declared if parameter.kind.startswith("tuple")}
+    return {name: tuple(value) if name in tuples else value for name, value in values.items()}
 
 
 def changed(cells: Sequence[str], namespace: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,10 +188,7 @@ def changed(cells: Sequence[str], namespace: Mapping[str, Any], values: Mapping[
 
 def find_problem(parameter: Parameter, value: Any) -> ConfigError | None:
     """Return what is wrong with a value, or None."""
-    if not parameter.kind:
-        return None
-    kind = _parsed(parameter.kind)
-    fits = _fits(value, kind)
+    fits = not parameter.kind or _fits(value, parameter.kind)
     if fits and value is not None:
         fits = not parameter.choices or str(value) in parameter.choices
         if isinstance(value, int | float):
@@ -210,7 +198,7 @@ def find_problem(parameter: Parameter, value: Any) -> ConfigError | None:
         return None
     text = repr(value) if len(repr(value)) <= LONGEST else f"{repr(value)[:LONGEST]}…"
     do = None
-    if isinstance(value, str) and _split(kind)[0] in ("list", "dict", "tuple"):
+    if isinstance(value, str) and parameter.kind.partition("[")[0] in ("list", "dict", "tuple"):
         do = f"With papermill write it as YAML: -y '{parameter.name}: [...]'"
     return ConfigError(f"Parameter {parameter.name}={text} cannot be used", need=parameter.need(), do=do)
 
@@ -248,50 +236,29 @@ def secret_error(name: str) -> ConfigError:
     return ConfigError(f"Parameter {name} looks like a secret, and notebook parameters are saved in the file", do=do)
 
 
-def _unknown(name: str, names: Sequence[str], also: Iterable[str] = ()) -> ConfigError:
-    if is_secret(name):
-        return secret_error(name)
+def _unknown(name: str, names: Sequence[str], also: Collection[str]) -> ConfigError:
     near = nearest(name, [*names, *also])
     do = f"Did you mean {near}? " if near else ""
     return ConfigError(f"Unknown parameter: {name}", do=f"{do}It has {', '.join(names) or 'none'}")
 
 
-def _parsed(kind: str) -> ast.expr:
-    return ast.parse(kind, mode="eval").body
+@lru_cache
+def _adapter(kind: str) -> TypeAdapter[Any]:
+    """Return what checks the values of an annotation; raises ValueError for one that is not allowed."""
+    try:
+        tree = ast.parse(kind, mode="eval")
+        plain = (ast.Expression, ast.Subscript, ast.Name, ast.Tuple, ast.Load)
+        if not all(isinstance(node, plain) or getattr(node, "value", "") in (None, ...) for node in ast.walk(tree)):
+            raise ValueError(f"{kind} is not a type of a parameter")
+        return TypeAdapter(eval(compile(tree, "<annotation>", "eval"), {"__builtins__": {}}, TYPES))
+    except Exception as error:  # of Python or pydantic, for `list[int, int, int]` and the like
+        raise ValueError(f"{kind} is not a type of a parameter") from error
 
 
-def _split(kind: ast.expr) -> tuple[str, list[ast.expr]]:
-    """Return what stands before the brackets of an annotation, and what stands in them."""
-    if not isinstance(kind, ast.Subscript):
-        return ast.unparse(kind), []
-    inside = kind.slice
-    return ast.unparse(kind.value), list(inside.elts) if isinstance(inside, ast.Tuple) else [inside]
-
-
-def _words(kind: ast.expr) -> str:
-    """Return what an annotation takes in words; raises KeyError for one that is not allowed."""
-    outer, inner = _split(kind)
-    if outer == "Optional" and inner:
-        return f"{_words(inner[0])} or None"
-    inside = [_words(part) for part in inner if ast.unparse(part) != "..."]
-    if outer == "tuple" and inside:
-        return f"values ({', '.join(inside)})"
-    return f"{WORDS[outer]} of {' and '.join(inside)}" if inside else WORDS[outer]
-
-
-def _fits(value: Any, kind: ast.expr) -> bool:
-    outer, inner = _split(kind)
-    if outer == "Optional":
-        return value is None or _fits(value, inner[0])
-    if outer == "float":
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if outer == "tuple":
-        if not isinstance(value, list | tuple):  # YAML and JSON know only lists
-            return False
-        each = inner[:1] * len(value) if inner and ast.unparse(inner[-1]) == "..." else inner
-        return not inner or (len(each) == len(value) and all(map(_fits, value, each)))
-    if not isinstance(value, KINDS[outer]) or (outer == "int" and isinstance(value, bool)):
+def _fits(value: Any, kind: str) -> bool:
+    """Return whether a value has a type, as JSON and YAML hold it: they know lists, and no tuples."""
+    try:
+        _adapter(kind).validate_json(json.dumps(value), strict=True)
+    except (TypeError, ValueError):
         return False
-    if isinstance(value, dict) and inner:
-        return all(_fits(key, inner[0]) and _fits(item, inner[1]) for key, item in value.items())
-    return not (isinstance(value, list) and inner) or all(_fits(item, inner[0]) for item in value)
+    return True

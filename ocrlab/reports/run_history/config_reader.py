@@ -33,10 +33,10 @@ def parse(text: str, path: str = "config.yaml") -> Settings:
         got = f"{len(text):,} characters with {len(blocks):,} settings"
         raise ConfigError(f"{path} is not a config", got=got, need=need)
     try:
-        settings = _joined([_block(block) for block in blocks])
+        settings = _joined([_read(block) for block in blocks])
     except (ValueError, RecursionError, yaml.YAMLError):  # a block is not YAML by itself, or the whole is not a config
         try:
-            settings = _read(text)
+            settings = dict(_read(text))
         except (ValueError, RecursionError, yaml.YAMLError) as error:
             what = f"{path} is not a config"
             raise ConfigError(what, got=str(error).partition("\n")[0], need=need) from None
@@ -47,11 +47,6 @@ def parse(text: str, path: str = "config.yaml") -> Settings:
 
 
 @lru_cache(maxsize=65536)
-def _block(text: str) -> Settings:
-    """Return the settings of one top-level key; the same text is read only once."""
-    return _read(text)
-
-
 def _read(text: str) -> Settings:
     """Return the settings of YAML without constructing anything from its tags; raises YAMLError, ValueError."""
     import yaml

@@ -13,13 +13,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from ocrlab import safe_read
 from ocrlab.errors import OcrlabError
 from ocrlab.records import from_json
-from ocrlab.run_folder import status_file
 
 VERSION = "1"  # of the recipe; another recipe makes other names
 TAIL = 64_000  # bytes of a log, in which its last traceback is looked for
@@ -56,14 +55,6 @@ class Fingerprint:
     cause: str  # an id of the catalogue, or empty
     symptom: str
     place: str  # read (data.py), or empty
-
-
-def run_fingerprint(run: Path | str) -> Fingerprint | None:
-    """Return the fingerprint of a run folder, None for a run that has not failed; raises RunError, DataError."""
-    record = status_file.status(run)
-    if record.status not in ("failure", "died"):
-        return None
-    return fingerprint(record.error, stored_verdict(str(run)), record.verdict, output(str(run), record.error))
 
 
 def fingerprint(

@@ -16,7 +16,7 @@ from ocrlab.notebook.page_viewer import connection
 from ocrlab.notebook.page_viewer.connection import Link
 
 PROGRAM = """
-import os, sys, time
+import os, sys, time, types
 from multiprocessing.connection import Client
 from ocrlab.errors import DataError
 from ocrlab.run_folder import watcher_link as handover
@@ -28,7 +28,7 @@ def refuse(): raise DataError("page.png is empty", got="0 bytes", need="an image
 def stumble(): raise KeyError("a\\nb")
 answers = {"open": opened.append, "opened": lambda: opened, "add": lambda a, b: a + b, "sleep": time.sleep,
            "pid": os.getpid, "die": lambda n: os.kill(os.getpid(), n), "refuse": refuse, "stumble": stumble}
-connection.serve(Client(line), answers)
+connection.serve(Client(line), types.SimpleNamespace(**answers))
 """
 
 

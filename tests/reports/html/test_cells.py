@@ -2,7 +2,6 @@
 
 import base64
 import io
-import math
 import re
 import time
 
@@ -120,21 +119,20 @@ def test_many_backspaces_and_many_colours_take_no_time() -> None:
     assert time.process_time() - begun < 6  # it was minutes
 
 
-def levels(*sources: str, several: bool = False) -> tuple[str, list[int]]:
-    headings = markdown.Headings(several)
+def levels(*sources: str) -> tuple[str, list[int]]:
+    headings = markdown.Headings()
     html = "".join(headings.put(markdown.markdown(source, {}, None)) for source in sources)
     return headings.title, [int(level) for level in re.findall(r"<h(\d) ", html)]
 
 
-@pytest.mark.parametrize(("source", "several", "title", "wanted"), [
-    ("# A\n\n## B\n\n### C\n\n## D", False, "A", [2, 3, 2]),
-    ("# A\n\n#### B\n\n###### C", False, "A", [2, 3]),
-    ("## B\n\n# A\n\n## C", False, "A", [2, 2]),
-    ("# A\n\n## B\n\n# C\n\n## D", True, "A", [2, 2, 3]),
-    ("text", False, "", []),
+@pytest.mark.parametrize(("source", "title", "wanted"), [
+    ("# A\n\n## B\n\n### C\n\n## D", "A", [2, 3, 2]),
+    ("# A\n\n#### B\n\n###### C", "A", [2, 3]),
+    ("## B\n\n# A\n\n# C", "A", [2, 2]),
+    ("text", "", []),
 ])  # fmt: skip
-def test_a_single_title_and_no_level_is_skipped(source: str, several: bool, title: str, wanted: list[int]) -> None:
-    assert levels(source, several=several) == (title, wanted)
+def test_a_single_title_and_no_level_is_skipped(source: str, title: str, wanted: list[int]) -> None:
+    assert levels(source) == (title, wanted)
 
 
 @pytest.mark.parametrize(
@@ -164,9 +162,6 @@ def test_a_picture_that_is_too_large_stays_outside(tmp_path) -> None:
     assert "not in this file" in markdown.markdown("![a](own.png)", {}, tmp_path)
 
 
-SCORES = {(0.3, "exact"): (0.8, 0.6), (0.3, 1.5): (0.7, 0.2), (0.5, "exact"): (0.9, 0.7), (0.5, 1.5): (math.nan, 0.0)}
-
-
 def test_a_table_escapes_and_aligns() -> None:
     view = tables.table(("stage", "parameters"), [("<a>", 12345), ("all", 7)], "A finding", total=True)
     assert "&lt;a&gt;" in view.html
@@ -175,15 +170,6 @@ def test_a_table_escapes_and_aligns() -> None:
     assert "12\u202f345" in view.html
     assert '<tr class="sum">' in view.html
     assert view.text.splitlines()[:2] == ["A finding", "stage  parameters"]
-
-
-def test_the_best_cell_is_marked_and_the_finding_names_it() -> None:
-    view = tables.grid(SCORES, ("threshold", "unclip"), (0.3, 1.5), "hmean@0.5", "hmean@0.7")
-    assert view.text == "Best: threshold 0.5 with unclip exact, hmean@0.5 0.900 (the settings in use give 0.700)"
-    assert '<td class="day best"' in view.html
-    assert "★ 0.900" in view.html
-    assert "● 0.700" in view.html
-    assert view.html.count("★ 0") == 1
 
 
 def test_formulas_of_an_output_are_sanitized() -> None:

@@ -62,9 +62,9 @@ def test_a_comment_gives_help_unit_and_limits() -> None:
     ("name = 3", "name=3 cannot be used. Needed: text"),
     ('encoder = "vgg16"', "one of resnet18, resnet50"),
     ("limit = 1.5", "a number at least 0 and at most 1"),
-    ("scale = [0.5]", r"values \(a number, a number\)"),
+    ("scale = [0.5]", r"tuple\[float, float\]"),
     ("scale = 0.5", "scale=0.5"),
-    ("threads = 65", "a whole number or None at most 64"),
+    ("threads = 65", r"Optional\[int\] at most 64"),
     ("""overrides = '["augment.rotate=2"]'""", r"-y 'overrides: \[\.\.\.\]'"),
 ])  # fmt: skip
 def test_wrong_types_and_ranges_are_refused(injected: str, message: str) -> None:

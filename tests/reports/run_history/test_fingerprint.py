@@ -1,13 +1,10 @@
 """Fingerprints: the same failure has one name on every machine, and another failure another one."""
 
-import json
 from typing import Any
 
 import pytest
 
-from ocrlab import run_folder
-from ocrlab.errors import DataError
-from ocrlab.reports.run_history.fingerprint import fingerprint, normalize_message, run_fingerprint
+from ocrlab.reports.run_history.fingerprint import fingerprint, normalize_message
 
 TRACEBACK = """Traceback (most recent call last):
   File "{home}/train.py", line {line}, in <module>
@@ -124,23 +121,6 @@ def test_nonsense_has_a_fingerprint_too(broken: dict[str, Any]) -> None:
         failure = fingerprint(broken, judged, None, "\x1b[31m")
         assert len(failure.id) == 10
         assert failure.title
-
-
-def test_a_run_folder_is_read(tmp_path) -> None:
-    run = run_folder.create(tmp_path, "x")
-    assert run_fingerprint(run.path) is None
-    run.fail(error())
-    (run.path / "incident").mkdir()
-    assert run_fingerprint(run.path) == fingerprint(error())
-    (run.path / "incident" / "verdict.json").write_text(json.dumps({"schema": 1, **verdict("num.nonfinite")}))
-    failure = run_fingerprint(run.path)
-    assert failure is not None
-    assert failure.title == "num.nonfinite: ValueError in main (train.py)"
-    (run.path / "incident" / "verdict.json").write_text("{torn")
-    assert run_fingerprint(run.path) == fingerprint(error())
-    (run.path / ".FAILURE").write_text("{torn")
-    with pytest.raises(DataError):
-        run_fingerprint(run.path)
 
 
 def test_messages_count_without_what_changes() -> None:
