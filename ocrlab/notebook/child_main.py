@@ -45,24 +45,15 @@ def main(folder: Path) -> int:
         if isinstance(error, ConfigError):  # the words say what to do, and our frames say nothing
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             return 1
-        traceback.print_exception(type(error), error, _without_own_frames(error.__traceback__))
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        traceback.print_exception(type(error), error, trace)
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     temporary = folder / f"{VALUE}.tmp"
     temporary.write_bytes(pickle.dumps(back))
     temporary.rename(folder / VALUE)
     return 0
-
-
-def _without_own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """Return a traceback without the frames of this file, which are at its beginning and may be at its end."""
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    frame = trace
-    while frame is not None:
-        if frame.tb_next is not None and frame.tb_next.tb_frame.f_code.co_filename == __file__:
-            frame.tb_next = None
-        frame = frame.tb_next
-    return trace
 
 
 def run_function(call: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> Any:
@@ -109,43 +100,34 @@ def run_cell(call: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> di
     for name, module in call["modules"].items():
         space[name] = importlib.import_module(module)
     for source in call["sources"]:
-        _run(compile(source, "<notebook>", "exec"), space)
+        exec(compile(source, "<notebook>", "exec"), space)
     _values(later, space)
     before = {name: id(value) for name, value in space.items()}
     value = _execute(call["code"], space)
-    shown = display.figures()  # before anything is pickled: an open figure would be opened again by the notebook
-    new = {name: item for name, item in space.items() if not name.startswith("__") and before.get(name) != id(item)}
+    drawn = display.figures()  # before anything is pickled: an open figure would be opened again by the notebook
     if display_hook.is_figure(value):
-        if not any(value is figure for figure in shown):
+        if not any(value is figure for figure in drawn):
             display.publish(display_hook.figure_bundle(value))
         value = None  # it is on the screen; as a value it would be drawn a second time
-    return {**_last(value), **_names(new)}
-
-
-def _names(new: dict[str, Any]) -> dict[str, Any]:
-    """Return what a cell made, pickled; what it imported is imported again where it is needed."""
     names, stayed = {}, {}
-    for name, item in new.items():
-        named = isinstance(item, type | types.FunctionType | types.BuiltinFunctionType)
-        if named and item.__module__ == "__main__":
-            stayed[name] = "it is defined in the isolated cell; define it in a cell of its own"
-        elif not named and not isinstance(item, types.ModuleType):
+    for name, item in space.items():
+        defined = isinstance(item, type | types.FunctionType | types.BuiltinFunctionType)
+        if name.startswith("__") or before.get(name) == id(item) or isinstance(item, types.ModuleType):
+            continue  # what the cell imported is imported again where it is needed
+        if not defined:
             data, why = _pickled(item)
-            if data is None:
-                stayed[name] = why
-            else:
-                names[name] = data
-    return {"names": names, "stayed": stayed}
-
-
-def _last(value: Any) -> dict[str, Any]:
-    """Return the value of the last line pickled, and as it looks, for a notebook that cannot have it."""
-    if value is None:
-        return {"value": None, "shown": None, "why": ""}
+        elif item.__module__ == "__main__":
+            data, why = None, "it is defined in the isolated cell; define it in a cell of its own"
+        else:
+            continue
+        if data is None:
+            stayed[name] = why
+        else:
+            names[name] = data
     data, why = _pickled(value)
-    plain = type(value) in (bool, int, float, complex, str, bytes)  # any notebook can have it
-    shown = None if plain else display_hook.bounded(display_hook.formatted(value)[0])[0]
-    return {"value": data, "shown": shown, "why": why}
+    plain = value is None or type(value) in (bool, int, float, complex, str, bytes)  # any notebook can have it
+    shown = None if plain else display_hook.bounded(display_hook.formatted(value)[0])
+    return {"value": data, "shown": shown, "why": why, "names": names, "stayed": stayed}
 
 
 def _pickled(value: Any) -> tuple[bytes | None, str]:
@@ -177,12 +159,8 @@ def _execute(code: str, space: dict[str, Any]) -> Any:
     last = None
     if tree.body and isinstance(tree.body[-1], ast.Expr) and not code.rstrip().endswith(";"):
         last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
-    _run(compile(tree, CELL, "exec"), space)
-    return _run(compile(last, CELL, "eval"), space) if last else None
-
-
-def _run(code: types.CodeType, space: dict[str, Any]) -> Any:
-    return eval(code, space)  # runs statements too, and returns None for them
+    exec(compile(tree, CELL, "exec"), space)
+    return eval(compile(last, CELL, "eval"), space) if last else None
 
 
 def start() -> None:

@@ -7,17 +7,20 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ocrlab.config import schema as configs
 from ocrlab.config.schema import Config
+
+if TYPE_CHECKING:
+    from ocrlab.training.auto_settings import Machine
 
 ENDLESS = 10_000_000  # steps that the loader has in store
 SLOWEST = 3  # pages that are shown
 
 Progress = Callable[[dict[str, Any]], None]
 Rows = list[dict[str, Any]]
-Step = Callable[[Any], None]
+Step = Callable[[Any], Any]
 
 
 @dataclass
@@ -50,7 +53,7 @@ def measure_loading(
     samples = reader.load(config.data, config.train_split, exif=config.exif)
     machine = choose(config)
     config = loop.settle_config(configs.apply(config, {"trainer.max_steps": ENDLESS}), machine, len(samples.samples))
-    _, _, step = training_step(config)
+    _, _, step = training_step(config, machine)
     settings = len(dict.fromkeys([machine.workers, *workers])) * max(1, len(threads))
     total, counts = 10 + turns * settings, itertools.count(1)
 
@@ -72,35 +75,29 @@ def measure_loading(
     return report
 
 
-def training_step(config: Config) -> tuple[Any, Any, Step]:
-    """Return model, optimiser, and what does a whole training step of them with a batch, as `ocrlab train` does."""
+def training_step(config: Config, machine: Machine) -> tuple[Any, Any, Step]:
+    """Return model, optimiser, and what does a whole training step of them with a batch and returns its loss."""
     import torch
 
-    from ocrlab.losses.db_loss import TargetMaps, db_loss
-    from ocrlab.model.dbnet import Detector
-    from ocrlab.training.optimizer import adamw
+    from ocrlab.training.lightning_module import Training
 
-    device = torch.device(config.trainer.accelerator)
-    layout = torch.channels_last if config.runtime.channels_last is True else torch.contiguous_format
-    model: Any = Detector(config.encoder, config.decoder, config.width).to(device)
-    model = model.to(memory_format=layout).train()
-    optimiser = adamw(model, config.optim)
-    weights, ratio = (config.loss.bce, config.loss.dice, config.loss.l1), config.loss.negative_ratio
+    device = torch.device(machine.accelerator)
+    training = Training(config, machine).to(device)
+    wired = training.configure_optimizers()
+    optimizer, schedule = wired["optimizer"], wired["lr_scheduler"]["scheduler"]
 
-    def step(batch: Any) -> None:
-        images = batch.images.to(device, non_blocking=True)
-        targets = TargetMaps(*(each.to(device, non_blocking=True) for each in batch.maps))
+    def step(batch: Any) -> Any:
+        batch = training.transfer_batch_to_device(batch, device, 0)
         with torch.autocast(device.type, torch.bfloat16, enabled=config.trainer.precision == "bf16"):
-            maps = model(images)
-        logits = maps.probability_logits, maps.threshold_logits
-        loss = db_loss(*logits, targets, weights=weights, negative_ratio=ratio).total
-        optimiser.zero_grad(set_to_none=True)
+            loss = training.training_step(batch, 0)
+        optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        if config.optim.grad_clip:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.grad_clip)
-        optimiser.step()
+        training.configure_gradient_clipping(optimizer, config.optim.grad_clip)
+        optimizer.step()
+        schedule.step()
+        return loss.detach()
 
-    return model, optimiser, step
+    return training.detector, optimizer, step
 
 
 def _watch(report: LoaderReport, loader: Any, step: Step, seconds: float, tick: Callable[[], None]) -> None:

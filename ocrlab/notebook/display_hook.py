@@ -19,7 +19,6 @@ from typing import Any
 
 KIND = "display"  # of the events that carry a bundle
 LARGEST = 5_000_000  # characters of one representation; above it only the others are sent
-MOST = 30_000_000  # characters of everything that one cell displays
 DPI = 100  # of figures, as IPython draws them
 
 Bundle = dict[str, Any]
@@ -29,19 +28,14 @@ class Display:
     """What shows things for a cell in a child; `send` takes events."""
 
     def __init__(self, send: Callable[[Bundle], None]) -> None:
-        self.send, self.left = send, MOST
+        self.send = send
 
-    def publish(self, data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None, **more: Any) -> None:
+    def publish(
+        self, data: Mapping[str, Any], metadata: Any = None, *, transient: Any = None, update: bool = False, **_: Any
+    ) -> None:
         """Send a bundle; it has the arguments of `IPython.display.publish_display_data`."""
-        sent, size = bounded(data)
-        name = (more.get("transient") or {}).get("display_id")
-        if self.left <= 0 or not (sent or name):
-            return
-        self.left -= size
-        if self.left <= 0:
-            sent = {"text/plain": f"… more than {MOST // 1_000_000} MB was displayed; the rest is not shown here"}
-        event = {"kind": KIND, "data": sent, "metadata": dict(metadata or {}), "id": name}
-        self.send({**event, "update": bool(more.get("update"))})
+        event = {"kind": KIND, "data": bounded(data), "metadata": dict(metadata or {}), "update": bool(update)}
+        self.send({**event, "id": (transient or {}).get("display_id")})
 
     def show(
         self,
@@ -49,18 +43,20 @@ class Display:
         include: Any = None,
         exclude: Any = None,
         metadata: Any = None,
+        transient: Any = None,
+        display_id: Any = None,
         raw: bool = False,
-        **more: Any,
+        update: bool = False,
+        **_: Any,
     ) -> Any:
         """Be `IPython.display.display`."""
-        name = more.get("display_id")
-        name = uuid.uuid4().hex if name is True else name
-        transient = {**(more.get("transient") or {}), **({"display_id": name} if name else {})}
+        name = uuid.uuid4().hex if display_id is True else display_id
+        transient = {**(transient or {}), **({"display_id": name} if name else {})}
         if name and not objects:
             objects, raw = ({},), True  # a place that is filled later
         for thing in objects:
             data, about = (thing, {}) if raw else formatted(thing, include, exclude)
-            self.publish(data, {**about, **(metadata or {})}, transient=transient, update=more.get("update"))
+            self.publish(data, {**about, **(metadata or {})}, transient=transient, update=update)
         return sys.modules["IPython.core.display_functions"].DisplayHandle(name) if name else None  # type: ignore[attr-defined]
 
     def figures(self) -> list[Any]:
@@ -137,19 +133,15 @@ def is_figure(thing: Any) -> bool:
     return figures is not None and isinstance(thing, figures.Figure)
 
 
-def bounded(data: Mapping[str, Any]) -> tuple[Bundle, int]:
-    """Return a bundle as JSON can hold it, without what is too large, and its size; raises nothing."""
-    bundle: Bundle = {}
-    large = []
-    size = 0
-    for kind, value in data.items():
-        value = base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
-        length = len(value) if isinstance(value, str) else len(repr(value))
-        if length > LARGEST:
-            large.append(kind)
-        else:
-            bundle[kind] = value
-            size += length
-    if large and not bundle:
-        bundle["text/plain"] = f"… {', '.join(large)} of more than {LARGEST // 1_000_000} MB, not shown here"
-    return bundle, size
+def bounded(data: Mapping[str, Any]) -> Bundle:
+    """Return a bundle as JSON can hold it, without what is too large; raises nothing."""
+    coded = {
+        kind: base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
+        for kind, value in data.items()
+    }
+    bundle = {
+        kind: value for kind, value in coded.items() if len(value if isinstance(value, str) else repr(value)) <= LARGEST
+    }
+    if coded and not bundle:
+        bundle["text/plain"] = f"… {', '.join(coded)} of more than {LARGEST // 1_000_000} MB, not shown here"
+    return bundle

@@ -106,20 +106,23 @@ class Lab:
         all happens in the kernel, where a debugger can step through it. Raises ChildFailed, or in the kernel what the
         function raises.
         """
-        trains = function is None
         called: Callable[..., Any] = function or child_main.train
-        args = args if function else (self.config,)
+        args, about = (
+            (args, called.__name__)
+            if function
+            else ((self.config,), f"Training {self.config.encoder} + {self.config.decoder}")
+        )
         progress = None
         if "progress" in inspect.signature(called).parameters and "progress" not in kwargs:
-            about = f"{self.config.encoder} + {self.config.decoder} on {Path(self.config.data).name}"
-            progress = self.progress(title or (f"Training {about}" if trains else called.__name__), limit)
+            progress = self.progress(title or about, limit)
         if in_process:
             back = called(*args, **kwargs, **({"progress": progress} if progress else {}))
         else:
-            folder = None if trains else Path(self.config.runs) / f"{time.strftime('%Y%m%d-%H%M%S')}-{called.__name__}"
-            options = Options(folder, silence=silence, timeout=timeout, own_folder=trains)
+            folder = Path(self.config.runs) / f"{time.strftime('%Y%m%d-%H%M%S')}-{called.__name__}"
+            own = function is None
+            options = Options(None if own else folder, silence=silence, timeout=timeout, own_folder=own)
             back = child_runner.call(called, args, kwargs, options, progress)
-        if trains:
+        if function is None:
             self.training = back = Trained(**back)
         return back
 
@@ -162,26 +165,29 @@ class Lab:
         if error is None:
             return
         place = f"cell [{result.execution_count}]" if result.execution_count else "a cell"
-        seconds = time.monotonic() - self.began
+        word, following, ended = "INCOMPLETE", "", getattr(error, "ended", None)
+        folder = ended.folder if ended else None
         if isinstance(error, child_runner.Stopped):
-            text, following, folder = f"Stopped by you in {place}", "", error.ended.folder if error.ended else None
+            text = f"Stopped by you in {place}."
             if folder and (folder / "checkpoints" / "last.ckpt").exists():
-                text, following = f"{text}; the last checkpoint is saved", f"ocrlab train --resume {clean(str(folder))}"
-            stopped = outcome.Outcome(self.name, "INCOMPLETE", f"{text}.", next=following)
-            shown = outcome.view(stopped)
+                text = f"Stopped by you in {place}; the last checkpoint is saved."
+                following = f"ocrlab train --resume {clean(str(folder))}"
         elif isinstance(error, child_runner.ChildFailed):
-            following = f"ocrlab diagnose {clean(str(error.ended.folder))}" if error.ended.folder else ""
-            text = clean(f"It stopped in {place}. {error.what}.")
-            stopped = outcome.Outcome(self.name, error.word, text, next=following)
-            shown = join_views([outcome.view(stopped), verdict_view.view(error.ended.verdict or Verdict())])
+            word, text = error.word, f"It stopped in {place}. {error.what}."
+            following = f"ocrlab diagnose {clean(str(folder))}" if folder else ""
         else:
-            text = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-            stopped = outcome.Outcome(self.name, "INCOMPLETE", clean(f"It stopped in {place}. {text}"))
-            shown = outcome.view(stopped)
-        stored = results.build(stopped, metrics={}, parameters=self.parameters, seconds=seconds)
+            first = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+            text = f"It stopped in {place}. {first}"
+        stopped = outcome.Outcome(self.name, word, clean(text), next=following)
+        seconds = time.monotonic() - self.began
+        stored, shown = (
+            results.build(stopped, metrics={}, parameters=self.parameters, seconds=seconds),
+            [outcome.view(stopped)],
+        )
         if isinstance(error, child_runner.ChildFailed):
             stored = replace(stored, ending=error.record(result.execution_count))
-        self.top.update(shown, results.bundle(stored))
+            shown.append(verdict_view.view(error.ended.verdict or Verdict()))
+        self.top.update(join_views(shown), results.bundle(stored))
 
 
 _open: list[Lab] = []  # the newest lab, for the hook that IPython calls after every cell

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from ocrlab.config import schema as configs
 from ocrlab.config.schema import Config
 from ocrlab.errors import ConfigError
+from ocrlab.notebook.dataloader_job import training_step
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ocrlab.debug.instruments.layers.module_selection import NamedModule
-    from ocrlab.training.lightning_module import Training
+    from ocrlab.training.auto_settings import Machine
 
 MOST = 20_000  # values of a tensor for its histogram: every n-th of them
 
@@ -146,14 +147,6 @@ def first_tensor(output: Any) -> Tensor:
     return next(tensor for _, tensor in tensors(output))
 
 
-def _training(config: Config) -> Training:
-    """Return an untrained module on one core of the CPU; the import loads Lightning, which `look` does without."""
-    from ocrlab.training.auto_settings import Machine
-    from ocrlab.training.lightning_module import Training
-
-    return Training(config, Machine("cpu", 1, 0, bf16=False, channels_last=True, reasons={}))
-
-
 def learn(config: Config, module: str, every: int, progress: Progress) -> ShortTraining:
     """Train from random weights for `trainer.max_steps` and return what its modules gave; raises DataError."""
     import torch
@@ -166,25 +159,17 @@ def learn(config: Config, module: str, every: int, progress: Progress) -> ShortT
     torch.manual_seed(config.seed)
     config.runtime.workers = 0
     config.optim.warmup_steps = shorten_warmup(config.optim.warmup_steps, config.trainer.max_steps)
-    training = _training(config)
-    named = find_module(training.detector, module)
+    detector, _, step = training_step(config, _machine())
+    named = find_module(detector, module)
     learned, total = ShortTraining(named.name), config.trainer.max_steps
-    wired = training.configure_optimizers()
-    optimizer, schedule = wired["optimizer"], wired["lr_scheduler"]["scheduler"]
     index = reader.load(config.data, config.train_split, exif=config.exif)
     progress({"kind": "start", "step": 0, "total": total})
-    with layer_watch.watch(training.detector, "*", every=every) as report:
+    with layer_watch.watch(detector, "*", every=every) as report:
         handle = named.module.register_forward_hook(_sampler(learned, every))
         try:
-            for step, batch in enumerate(loop.loader(index, config, None)):
-                loss = training.training_step(batch, step)
-                optimizer.zero_grad()
-                loss.backward()
-                training.configure_gradient_clipping(optimizer, config.optim.grad_clip)
-                optimizer.step()
-                schedule.step()
-                learned.losses.append(float(loss.detach()))
-                done = {"step": step + 1, "total": total, "loss": learned.losses[-1]}
+            for number, batch in enumerate(loop.loader(index, config, None), 1):
+                learned.losses.append(float(step(batch)))
+                done = {"step": number, "total": total, "loss": learned.losses[-1]}
                 progress({"kind": "train", "unit": "step", **done})
         finally:
             handle.remove()
@@ -195,6 +180,13 @@ def learn(config: Config, module: str, every: int, progress: Progress) -> ShortT
     plot = report.plot()
     learned.plot = (plot.figure, plot.alt)
     return learned
+
+
+def _machine() -> Machine:
+    """Return one core of the CPU."""
+    from ocrlab.training.auto_settings import Machine
+
+    return Machine("cpu", 1, 0, bf16=False, channels_last=True, reasons={})
 
 
 def _sampler(learned: ShortTraining, every: int) -> Callable[..., None]:
@@ -222,6 +214,7 @@ def plant(config: Config, checkpoint: str, progress: Progress) -> list[PlantedFa
     from ocrlab.debug.instruments.layers import layer_watch
     from ocrlab.inference import Detector
     from ocrlab.training import loop
+    from ocrlab.training.lightning_module import Training
 
     torch.manual_seed(config.seed)
     trained = Detector.load(checkpoint or "receipts")
@@ -233,7 +226,7 @@ def plant(config: Config, checkpoint: str, progress: Progress) -> list[PlantedFa
     draw = np.random.default_rng(config.seed)
     faults: list[PlantedFault] = []
     for number, plant_fault in enumerate((_pixel, _weight, _gradient), 1):
-        training = _training(config)
+        training = Training(config, _machine())
         training.detector.load_state_dict(trained.model.state_dict())
         images = batch.images.float()
         planted, expected = plant_fault(training.detector, images, draw)

@@ -65,9 +65,10 @@ def steps(config: Config, workers: int, count: int) -> FollowedSteps:
         fixed |= {"runtime.channels_last": True} if config.runtime.channels_last == "auto" else {}
         config = configs.apply(config, fixed)
     index = reader.load(config.data, config.train_split, exif=config.exif)
-    config = loop.settle_config(config, choose(config), len(index.samples))
+    machine = choose(config)
+    config = loop.settle_config(config, machine, len(index.samples))
     config = configs.apply(config, {"runtime.workers": workers, "trainer.max_steps": count + 1})
-    model, optimiser, step = training_step(config)
+    model, optimiser, step = training_step(config, machine)
     batches = islice(iter(loop.loader(index, config, None)), count)
     processes: dict[str, Any] = {}
     with memory_watch.watch(model, optimiser) as watched:

@@ -6,7 +6,7 @@ The checks run in a child, and what it sends back is arrays and words, so that t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from ocrlab.notebook.lab_session import Lab
 from ocrlab.records import Check
 from ocrlab.reports import doctor_view, plots
 from ocrlab.reports.html import page_images
-from ocrlab.reports.view import ACCENT, GOOD, View, heading
+from ocrlab.reports.view import View, heading, join_views
 
 if TYPE_CHECKING:
     from ocrlab.training.sanity.sanity_checks import Report
@@ -126,30 +126,9 @@ def learned(report: SanityReport) -> View:
     text = f"{len(got['pairs'])} of {count} boxes found"
     caption = f"<b>{escape(got['page'])}</b> · {text}"
     page = page_images.picture(got["canvas"], f"part of page {got['page']}: {text}", layers, caption, width=330)
-    plot = _curve(got["curve"])
-    steps = f"{got['curve'][-1]['step']:.0f} steps"
-    finding = f"hmean@0.5 {got['hmean']:.3f} on a part of one page after {steps}"
-    curve = f'<div style="width:560px;max-width:100%">{plot.html}</div>'
-    return page_images.row(finding, [curve, page], page_images.legend([layers]))
-
-
-def _curve(rows: Sequence[dict[str, float]]) -> View:
-    with plots.styled(width=5.6, height=3.3) as (figure, [axes]):
-        first, last = rows[0]["loss"], rows[-1]["loss"]
-        title = f"Loss {'fell' if last < first else 'did not fall'}: {first:.3g} to {last:.3g}"
-        axes.plot([r["step"] for r in rows], [r["loss"] for r in rows], color=ACCENT, linewidth=1.4)
-        axes.set(xlabel="optimiser step", ylabel="loss", title=title)
-        axes.set_ylim(bottom=0)
-        looks = [(r["step"], r["hmean@0.5"]) for r in rows if "hmean@0.5" in r]
-        right = axes.twinx()
-        right.grid(visible=False)
-        right.set(ylim=(0, 1.05), ylabel="hmean@0.5, 0 to 1")
-        axes.yaxis.label.set_color(ACCENT)
-        right.yaxis.label.set_color(GOOD)
-        if looks:
-            right.plot(*zip(*looks, strict=True), color=GOOD, marker="o", markersize=4)
-        scores = ", ".join(f"{value:.2f} at step {step:.0f}" for step, value in looks[-3:])
-        return plots.finished(figure, f"{title} in {len(rows)} steps. hmean@0.5 {scores}.")
+    finding = f"hmean@0.5 {got['hmean']:.3f} on a part of one page after {got['curve'][-1]['step']:.0f} steps"
+    view = page_images.row(finding, [page], page_images.legend([layers]))
+    return join_views([view, plots.curves(got["curve"])])
 
 
 def judge(lab: Lab, report: SanityReport) -> None:

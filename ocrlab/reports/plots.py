@@ -36,22 +36,15 @@ STYLE: Any = plot_style.STYLE | {
 }
 
 
-def blank(columns: int = 1, *, width: float = 9.0, height: float = 3.2) -> tuple[Figure, list[Axes]]:
-    """Return a figure of `width` x `height` inches and its axes, side by side; call it inside `rc_context(STYLE)`."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots(1, columns, squeeze=False)
-    return figure, list(axes[0])
-
-
 @contextlib.contextmanager
 def styled(columns: int = 1, *, width: float = 9.0, height: float = 3.2) -> Iterator[tuple[Figure, list[Axes]]]:
-    """Yield what `blank` returns, with `STYLE` in force until the block ends."""
+    """Yield a figure of `width` x `height` inches and its axes, side by side, with `STYLE` until the block ends."""
     import matplotlib
+    from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):
-        yield blank(columns, width=width, height=height)
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure, list(figure.subplots(1, columns, squeeze=False)[0])
 
 
 def finished(figure: Figure, alt: str) -> View:
@@ -117,64 +110,47 @@ def read_metrics(path: Path | str) -> list[dict[str, float]]:
 
 def curves(rows: Sequence[Mapping[str, float]], limit: float | None = None) -> View:
     """Return loss and hmean over the optimiser steps from the rows of `metrics.csv`; `limit` is a line at hmean@0.5."""
-    import matplotlib
-
-    losses = [(row["step"], row["loss"]) for row in rows if "loss" in row]
-    validations = [row for row in rows if "hmean@0.5" in row]
-    with matplotlib.rc_context(STYLE):
-        figure, (left, right) = blank(2, height=3.7)
-        titles = [_loss(left, rows, losses), _hmean(right, validations, limit)]
+    with styled(2, height=3.7) as (figure, (left, right)):
+        titles = [_loss(left, rows), _hmean(right, [row for row in rows if "hmean@0.5" in row], limit)]
+        for axes in (left, right):
+            axes.set_xlabel("optimiser step")
+            if axes.lines:  # the legend goes below them, where no curve runs
+                axes.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.18))
         return finished(figure, ". ".join(titles) + ".")
 
 
-def _loss(axes: Axes, rows: Sequence[Mapping[str, float]], losses: Sequence[tuple[float, float]]) -> str:
-    axes.set_xlabel("optimiser step")
-    axes.set_ylabel("loss, log scale")
-    if not losses:
-        axes.set_title("No loss was logged")
-        return "No loss was logged"
-    axes.set_yscale("log")
-    for (name, label), colour in zip(LOSSES.items(), COLOURS, strict=False):
-        curve = [(row["step"], row[name]) for row in rows if row.get(name, math.nan) > 0]
-        if curve:
-            style: dict[str, Any] = {
-                "marker": "o" if len(curve) < 4 else "",
-                "linewidth": 2.2 if name == "loss" else 1.1,
-            }
-            axes.plot(*zip(*curve, strict=True), color=colour, label=label, markersize=4, **style)
-    if axes.lines:
-        _legend(axes)
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("")
-    first, last = losses[0][1], losses[-1][1]
-    title = f"Loss {'fell' if last < first else 'did not fall'}: {first:.3g} to {last:.3g}"
-    axes.set_title(title)
-    return f"{title} in {losses[-1][0]:g} steps"
-
-
-def _legend(axes: Axes) -> None:
-    """Put the legend below the axes, where no curve runs."""
-    axes.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.18))
+def _loss(axes: Axes, rows: Sequence[Mapping[str, float]]) -> str:
+    """Draw the loss and its terms, and return what that shows."""
+    losses = [(row["step"], row["loss"]) for row in rows if "loss" in row]
+    title, ending = "No loss was logged", ""
+    if losses:
+        axes.set_yscale("log")
+        for (name, label), colour in zip(LOSSES.items(), COLOURS, strict=False):
+            curve = [(row["step"], row[name]) for row in rows if row.get(name, math.nan) > 0]
+            if curve:
+                marker, width = "o" if len(curve) < 4 else "", 2.2 if name == "loss" else 1.1
+                axes.plot(*zip(*curve, strict=True), color=colour, label=label, marker=marker, linewidth=width)
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
+        first, last = losses[0][1], losses[-1][1]
+        title = f"Loss {'fell' if last < first else 'did not fall'}: {first:.3g} to {last:.3g}"
+        ending = f" in {losses[-1][0]:g} steps"
+    axes.set(ylabel="loss, log scale", title=title)
+    return title + ending
 
 
 def _hmean(axes: Axes, rows: Sequence[Mapping[str, float]], limit: float | None) -> str:
-    axes.set_xlabel("optimiser step")
-    axes.set_ylabel("hmean of validation pages, 0 to 1")
-    axes.set_ylim(0, 1)
+    """Draw hmean at each IoU, and return how high it came."""
     for at, colour in zip(("0.5", "0.7", "0.8"), COLOURS, strict=False):
         curve = [(row["step"], row[f"hmean@{at}"]) for row in rows if f"hmean@{at}" in row]
         if curve:
             axes.plot(*zip(*curve, strict=True), color=colour, marker="o", markersize=4, label=f"IoU above {at}")
     if limit is not None:
         axes.axhline(limit, color=INK, linewidth=1, linestyle=(0, (4, 3)), label=f"limit {limit:g} at IoU 0.5")
-    if axes.lines:
-        _legend(axes)
-    if not rows:
-        axes.set_title("No validation was logged")
-        return "No validation was logged"
-    best = max(rows, key=lambda row: row["hmean@0.5"])
-    title = f"hmean@0.5 reached {best['hmean@0.5']:.3f} at step {best['step']:g}"
-    if best["hmean@0.5"] == 0:
-        title = "hmean@0.5 stayed at 0: no text was found"
-    axes.set_title(title)
+    title = "No validation was logged"
+    if rows:
+        best = max(rows, key=lambda row: row["hmean@0.5"])
+        reached = f"hmean@0.5 reached {best['hmean@0.5']:.3f} at step {best['step']:g}"
+        title = reached if best["hmean@0.5"] else "hmean@0.5 stayed at 0: no text was found"
+    axes.set(ylim=(0, 1), ylabel="hmean of validation pages, 0 to 1", title=title)
     return title

@@ -4,14 +4,9 @@ import re
 from typing import Any
 
 import pytest
-import torch
 
-from ocrlab.config.schema import load
-from ocrlab.data.dataset import Batch
 from ocrlab.notebook import dataloader
-from ocrlab.notebook.dataloader_job import LoaderReport, training_step
-from ocrlab.training.auto_settings import Machine
-from ocrlab.training.lightning_module import Training
+from ocrlab.notebook.dataloader_job import LoaderReport
 
 
 @pytest.fixture
@@ -77,26 +72,3 @@ def test_the_outcome_is_the_speed_against_the_best(report: LoaderReport) -> None
     dataloader.judge(Lab(), report, 0.9)  # type: ignore[arg-type]
     assert judged == [("speed of the settings in use", 0.625, 0.9, pytest.approx(0.6))]
     assert dataloader.command(report)[1] == "DataLoader(..., num_workers=1); torch.set_num_threads(2)"
-
-
-def test_a_step_moves_the_weights_where_a_training_moves_them() -> None:
-    """Also with settings that are not the defaults: the ratio of hard negatives, the weights of the terms, clipping."""
-    settings = {"width": 16, "loss.negative_ratio": 1.0, "loss.bce": 2.0, "optim.weight_decay": 0.3, "optim.lr": 0.01}
-    config = load(overrides={**settings, "trainer.accelerator": "cpu", "trainer.precision": "fp32"})
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (2, 3, 64, 64), generator=generator, dtype=torch.uint8)
-    maps = tuple((torch.rand(2, 1, 64, 64, generator=generator) > 0.6).float() for _ in range(4))
-    batch = Batch(images, maps, ["a", "b"])
-    model, optimiser, step = training_step(config)
-    theirs = Training(config, Machine("cpu", 1, 0, bf16=False, channels_last=False, reasons={}))
-    theirs.detector.load_state_dict(model.state_dict())
-    optimizer = theirs.configure_optimizers()["optimizer"]
-    for group in optimizer.param_groups:
-        group["lr"] = config.optim.lr  # without the warm-up
-    theirs.training_step(batch, 0).backward()
-    theirs.configure_gradient_clipping(optimizer, config.optim.grad_clip)
-    optimizer.step()
-    step(batch)
-    assert optimiser.state, "a step was made"
-    for (name, ours), wanted in zip(model.named_parameters(), theirs.detector.parameters(), strict=True):
-        torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=1e-6, msg=name)

@@ -3,7 +3,6 @@
 import base64
 import re
 
-import matplotlib
 import numpy as np
 import pytest
 
@@ -266,8 +265,7 @@ def test_curves_of_a_run_that_logged_little(rows: list[dict[str, float]]) -> Non
 
 @pytest.mark.parametrize(("count", "kind"), [(1999, "svg+xml"), (2000, "png")])
 def test_svg_below_two_thousand_points(count: int, kind: str) -> None:
-    with matplotlib.rc_context(plots.STYLE):
-        figure, (axes,) = plots.blank(width=4)
+    with plots.styled(width=4) as (figure, [axes]):
         axes.plot(np.zeros(count))
         view = plots.finished(figure, "a line")
     assert view.html.startswith('<div class="wide"><svg') == (kind == "svg+xml")
