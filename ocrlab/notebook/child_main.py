@@ -104,9 +104,9 @@ def run_cell(call: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> di
     _values(later, space)
     before = {name: id(value) for name, value in space.items()}
     value = _execute(call["code"], space)
-    drawn = display.figures()  # before anything is pickled: an open figure would be opened again by the notebook
+    figures = display.figures()  # before anything is pickled: an open figure would be opened again by the notebook
     if display_hook.is_figure(value):
-        if not any(value is figure for figure in drawn):
+        if not any(value is figure for figure in figures):
             display.publish(display_hook.figure_bundle(value))
         value = None  # it is on the screen; as a value it would be drawn a second time
     names, stayed = {}, {}

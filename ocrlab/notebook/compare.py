@@ -187,7 +187,7 @@ def pages(comparison: Comparison, number: int = -1) -> View:
     for name, some in (("Worst regressions", ranked[:SHOWN]), ("Largest gains", ranked[::-1][:SHOWN])):
         some = [page for page in some if gain(page, number) * (-1 if name.startswith("Worst") else 1) > 0]
         layers = [outlines(page, number) for page in some]
-        pictures = [_picture(comparison, page, number, drawn) for page, drawn in zip(some, layers, strict=True)]
+        pictures = [_picture(comparison, *pair, number) for pair in zip(some, layers, strict=True)]
         values = ", ".join(f"{gain(page, number):+.2f}" for page in some) or "none"
         views.append(page_images.row(f"{name}: {values}", pictures, page_images.legend(layers)))
     return join_views(views)
@@ -220,7 +220,7 @@ def outlines(page: ComparedPage, number: int) -> list[Layer]:
     ]
 
 
-def _picture(comparison: Comparison, page: ComparedPage, number: int, layers: Sequence[Layer]) -> str:
+def _picture(comparison: Comparison, page: ComparedPage, layers: Sequence[Layer], number: int) -> str:
     from ocrlab.data.image_io import read_image
 
     scores = f"hmean@0.5 {page.results[0].hmean:.2f} in A, {page.results[number].hmean:.2f} in {letter(number)}"

@@ -20,7 +20,7 @@ from ocrlab.reports.notebooks.parameters_to_config import fields
 OWN = {
     "00_doctor": {"python", "limit"},
     "01_sanity": {"overrides", "in_process"},
-    "02_memory": {"followed", "leak", "overrides"},
+    "02_memory": {"followed", "overrides"},
     "03_train": {"limit", "overrides", "in_process"},
     "04_layers": {"module", "page", "checkpoint"},
     "05_loader": {"workers_tried", "threads_tried", "seconds", "limit"},

