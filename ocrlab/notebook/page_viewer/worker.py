@@ -6,8 +6,6 @@ Shapes: H W canvas pixels, N ground truths, M detections, P points.
 
 from __future__ import annotations
 
-import base64
-import io
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +15,6 @@ import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 
 from ocrlab import safe_read
 from ocrlab.config.schema import Post
@@ -34,7 +31,6 @@ from ocrlab.reports.html import page_images
 
 CACHED_PAGES = 12  # pages whose maps stay; one of 1280 pixels takes 12 MB
 SHARP = 1280  # pixels, long side of a page that can be zoomed
-LEVELS = 64  # of a map's colours; the picture of a threshold map is a third smaller for it
 PDF = b"%PDF"
 
 
@@ -93,16 +89,14 @@ class PageWorker:
 
     def threshold(self, source: Source) -> str:
         """Return the threshold map of a page as a picture."""
-        return tinted(self._threshold(self._page(source)))
+        return page_images.encoded(self._threshold(self._page(source)), SHARP)
 
     def small(self, source: Source) -> tuple[str, str, str]:
         """Return small pictures of a page, its probability map and its threshold map, for a report."""
         page = self._page(source)
         height, width = page.canvas.shape[:2]
-        scale = min(1.0, page_images.LONGEST / max(height, width))
-        size = (max(1, round(width * scale)), max(1, round(height * scale)))
         maps = (page.heat[:height, :width], self._threshold(page))
-        heat, threshold = (tinted(cv2.resize(values, size, interpolation=cv2.INTER_AREA)) for values in maps)
+        heat, threshold = (page_images.encoded(values) for values in maps)
         return page_images.encoded(page.canvas), heat, threshold
 
     def _page(self, source: Source) -> CachedPage:
@@ -133,7 +127,7 @@ class PageWorker:
             (sample.polygons, sample.ignored, sample.texts) if sample else ((), np.zeros(0, bool), ())
         )
         peaks = np.array([_peak(heat, transforms.warp_points(polygon, warp)) for polygon in truth], np.float32)
-        pictures = page_images.encoded(canvas, SHARP), tinted(heat[:down, :across])
+        pictures = page_images.encoded(canvas, SHARP), page_images.encoded(heat[:down, :across], SHARP)
         view = ViewedPage(name, width, height, truth, ignored, texts, peaks, sample is not None, *pictures)
         return CachedPage(view, canvas, heat, warp)
 
@@ -158,16 +152,6 @@ def _peak(heat: NDArray[np.float32], polygon: NDArray[np.float32]) -> float:
     if window.size:
         cv2.fillPoly(inside, [corners - (x, y)], 1)
     return float((window * inside).max(initial=0.0))
-
-
-def tinted(values: NDArray[np.float32]) -> str:
-    """Return a map (H, W) in 0..1 as data URI, in 64 of viridis' colours; without matplotlib, unlike `page_images`."""
-    levels = np.rint(np.clip(values, 0, 1) * (LEVELS - 1)).astype(np.uint8)
-    colours = cv2.applyColorMap(np.linspace(0, 255, LEVELS).astype(np.uint8)[:, None], cv2.COLORMAP_VIRIDIS)
-    image, data = Image.fromarray(levels, "P"), io.BytesIO()
-    image.putpalette(colours[:, 0, ::-1].tobytes())
-    image.save(data, "png", compress_level=2)
-    return f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode('ascii')}"
 
 
 def read_upload(path: Path) -> NDArray[np.uint8]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 from ocrlab.reports.view import BAD, GOOD, IGNORED, MISSED, View, heading
 
 LONGEST = 640  # pixels on the long side; more only makes the notebook heavy
-EXACT: dict[str, Any] = {"optimize": True}
+LEVELS = 64  # colours of a map
+EXACT: dict[str, Any] = {"compress_level": 4}
 SMALL: dict[str, Any] = {"quality": 80, "method": 4}  # as near to the page as a JPEG of quality 70, a third smaller
 COLOURED = 4.0  # mean difference of the channels, grey levels; below it a page is stored grey, a quarter smaller
 
@@ -117,33 +119,33 @@ def encoded(image: NDArray[np.generic], longest: int = LONGEST) -> str:
     """Return a data URI of a page (WebP) or of a map (PNG of 64 colours), at most `longest` pixels on the long side."""
     from PIL import Image as Pillow
 
+    data, size = io.BytesIO(), (longest, longest)
     if image.ndim == 2:
-        picture = Pillow.fromarray(tinted(image))
-        kind, options = "png", EXACT
+        values = Pillow.fromarray(np.clip(np.nan_to_num(np.asarray(image, dtype=np.float32)), 0, 1))
+        values.thumbnail(size, Pillow.Resampling.LANCZOS)
+        levels = np.rint(np.clip(np.asarray(values), 0, 1) * (LEVELS - 1)).astype(np.uint8)
+        picture, kind, options = Pillow.fromarray(levels).convert("P"), "png", EXACT
+        picture.putpalette(viridis().tobytes())
     else:
-        picture = Pillow.fromarray(np.ascontiguousarray(image, dtype=np.uint8))
+        picture, kind, options = Pillow.fromarray(np.ascontiguousarray(image, dtype=np.uint8)), "webp", SMALL
         spread = np.ptp(image[::8, ::8].astype(np.int16), axis=2).mean()
         picture = picture.convert("L") if spread < COLOURED else picture
-        kind, options = "webp", SMALL
-    picture.thumbnail((longest, longest), Pillow.Resampling.LANCZOS)
-    if kind == "png":
-        picture = picture.quantize(64, dither=Pillow.Dither.NONE)
-    data = io.BytesIO()
+        picture.thumbnail(size, Pillow.Resampling.LANCZOS)
     picture.save(data, kind, **options)
     return f"data:image/{kind};base64,{base64.b64encode(data.getvalue()).decode('ascii')}"
 
 
-def tinted(values: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """Return a map (H, W) in 0..1 as RGB (H, W, 3) uint8 in matplotlib's viridis, which also reads in grey."""
+@functools.cache
+def viridis() -> NDArray[np.uint8]:
+    """Return the colours (64, 3) of a map from 0 to 1: matplotlib's viridis, which also reads in grey."""
     from matplotlib import colormaps
 
-    levels = np.clip(np.nan_to_num(np.asarray(values, dtype=np.float32)), 0, 1)
-    return np.asarray(colormaps["viridis"](levels, bytes=True)[..., :3], dtype=np.uint8)
+    return np.asarray(colormaps["viridis"](np.linspace(0, 1, LEVELS), bytes=True)[:, :3], dtype=np.uint8)
 
 
 def scale(low: float, high: float) -> str:
     """Return the legend of a tinted map: its colours from 0 to 1, labelled with the values that they stand for."""
-    stops = ",".join("#" + bytes(tinted(np.array([[at]]))[0, 0].tolist()).hex() for at in np.linspace(0, 1, 6))
+    stops = ",".join("#" + bytes(colour).hex() for colour in viridis()[np.linspace(0, LEVELS - 1, 6).astype(int)])
     return (
         f'<span style="white-space:nowrap">{low:g} <span style="display:inline-block;width:70px;height:9px;'
         f'border-radius:2px;background:linear-gradient(90deg,{stops})"></span> {high:g}</span>'
