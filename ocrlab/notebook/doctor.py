@@ -1,4 +1,4 @@
-"""The sections of the doctor's notebook: the ladder with its ten steps, the table of findings, and their share."""
+"""The sections of the doctor's notebook: the ten steps, the table of findings, and their share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ocrlab.hardware.doctor import doctor_job as doctor
 from ocrlab.hardware.doctor.check_spec import Options, interpreter
 from ocrlab.notebook.lab_session import Block
 from ocrlab.records import Check
-from ocrlab.reports import doctor_view
+from ocrlab.reports import doctor_view, progress_view
 from ocrlab.reports.view import View, join_views
 
 
@@ -21,7 +21,13 @@ def climb(config: Config, python: str = "") -> list[Check]:
     `python` is an interpreter by path or by name, empty for the kernel's own; raises ConfigError where there is none.
     """
     options = Options(interpreter(python or sys.executable), Path(config.runs))
-    return doctor.run(options, doctor_view.Climb(Block().update))
+    live, total = progress_view.Live("Ten steps check this machine", Block().update), len(doctor.STEPS)
+    checks = doctor.run(
+        options,
+        lambda progress: live({"kind": "measure", "unit": "step", "step": len(progress.complete), "total": total}),
+    )
+    live({"kind": "end", "unit": "step", "step": total, "total": total})
+    return checks
 
 
 def findings(checks: Sequence[Check]) -> View:

@@ -82,9 +82,9 @@ class Lab:
         for view in views:
             Block().update(view)
 
-    def progress(self, title: str, limit: float | None = None) -> progress_view.Live:
-        """Display a progress block and return it: call it with events; `limit` is drawn into the curve of hmean."""
-        block = progress_view.Live(title, Block().update, limit=limit)
+    def progress(self, title: str) -> progress_view.Live:
+        """Display a progress block and return it: call it with events."""
+        block = progress_view.Live(title, Block().update)
         self.blocks.append(block)
         return block
 
@@ -93,7 +93,6 @@ class Lab:
         function: Callable[..., Any] | None = None,
         *args: Any,
         title: str = "",
-        limit: float | None = None,
         in_process: bool = False,
         silence: float = 300.0,
         timeout: float | None = None,
@@ -101,10 +100,9 @@ class Lab:
     ) -> Any:
         """Train as `config` says, or call an importable function, in a watched child, and return what comes of it.
 
-        Output streams, and so do the events that a function sends to its argument `progress`, below `title`; `limit` is
-        drawn into the curve of hmean. `silence` and `timeout` (seconds) are those of `ocrlab watch`. With `in_process`
-        all happens in the kernel, where a debugger can step through it. Raises ChildFailed, or in the kernel what the
-        function raises.
+        Output streams, and so do the events that a function sends to its argument `progress`, below `title`. `silence`
+        and `timeout` (seconds) are those of `ocrlab watch`. With `in_process` all happens in the kernel, where a
+        debugger can step through it. Raises ChildFailed, or in the kernel what the function raises.
         """
         called: Callable[..., Any] = function or child_main.train
         args, about = (
@@ -114,7 +112,7 @@ class Lab:
         )
         progress = None
         if "progress" in inspect.signature(called).parameters and "progress" not in kwargs:
-            progress = self.progress(title or about, limit)
+            progress = self.progress(title or about)
         if in_process:
             back = called(*args, **kwargs, **({"progress": progress} if progress else {}))
         else:

@@ -24,17 +24,6 @@ from ocrlab.reports.view import View, heading, join_views
 if TYPE_CHECKING:
     from ocrlab.training.sanity.sanity_checks import Report
 
-CSS = """
-.ocrlab .checks { display: grid; grid-template-columns: max-content minmax(150px, max-content) minmax(0, 1fr);
-  gap: 0; margin: 6px 0; max-width: 900px; }
-.ocrlab .checks > * { padding: 5px 16px 5px 0; border-bottom: 1px solid rgba(95, 107, 122, .22); margin: 0;
-  min-width: 0; overflow-wrap: anywhere; }
-.ocrlab .checks .need { opacity: .7; font-size: 12.5px; }
-.ocrlab .checks .do { font-size: 13px; margin: 2px 0 0; }
-@media (max-width: 640px) { .ocrlab .checks { grid-template-columns: max-content minmax(0, 1fr); }
-  .ocrlab .checks .seen { grid-column: 1 / -1; } }
-"""
-
 
 @dataclass(frozen=True)
 class SanityReport:
@@ -82,18 +71,11 @@ def table(report: SanityReport) -> View:
         finding = f"Nothing fails; {counts['warn']} of {judged} checks deserve a look"
     if counts["fail"]:
         finding = f"Data, model and loss do not agree: {counts['fail']} of {judged} checks fail"
-    cells, lines = "", [finding]
-    for check in report.checks:
-        do = f'<p class="do">{escape(check.do)}</p>' if check.do else ""
-        need = f'<span class="need"> · limit: {escape(check.need)}</span>' if check.need else ""
-        cells += f"<div>{doctor_view.pill(check.judgement)}</div><div>{escape(check.name)}</div>"
-        cells += f'<div class="seen">{escape(check.observed)}{need}{do}</div>'
-        line = f"{check.judgement:<4} {check.name}: {check.observed} (needed: {check.need}) {check.do}"
-        lines.append(line.rstrip())
+    rows = doctor_view.rows(report.checks)
     more = "".join(f"<p><code>{escape(text)}</code></p>" for text in report.findings)
     more += f'<p class="note">{counts["skip"]} skipped.</p>' if counts["skip"] else ""
-    html = f'<style>{doctor_view.CSS}{CSS}</style>{heading(finding)}<div class="checks">{cells}</div>{more}'
-    return View(html, "\n".join([*lines, *report.findings]))
+    html = f"<style>{doctor_view.CSS}</style>{heading(finding)}{rows.html}{more}"
+    return View(html, "\n".join([finding, rows.text, *report.findings]))
 
 
 def targets(report: SanityReport) -> View:

@@ -4,7 +4,6 @@
 `program` starts a server of somebody else's (JupyterLab, voila) and waits until it answers.
 """
 
-import base64
 import contextlib
 import json
 import os
@@ -111,13 +110,6 @@ class Browser:
         self.look(about[0], height, "dark" if about[1] else "light", "print" if about[2] else "")
         findings: dict[str, Any] = self.run(CHECKS.read_text(encoding="utf-8"))
         return findings
-
-    def picture(self, path: Path) -> Path:
-        """Write the whole page as PNG, for somebody to look at."""
-        options = {"format": "png", "captureBeyondViewport": True}
-        data = self.driver.execute_cdp_cmd("Page.captureScreenshot", options)["data"]
-        path.write_bytes(base64.b64decode(data))
-        return path
 
 
 @pytest.fixture(scope="session")

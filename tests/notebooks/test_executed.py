@@ -35,7 +35,7 @@ def bare(tmp_path: Path) -> str:
 @pytest.mark.slow
 def test_another_python_without_torch_fails_with_the_command_that_fixes_it(execute, bare, finished):
     _, html = finished(execute(python=bare), "FAIL", 300_000)
-    assert "10 of 10 steps took" in html
+    assert "10 of 10" in html
     assert f"{bare} -m pip install torch" in html
     assert "TORCH_USE_CUDA_DSA" in html
 
