@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from ocrlab.config.aliases import nearest
 from ocrlab.debug.diagnosis import catalogue, load_input
 from ocrlab.debug.diagnosis.classify import classify
 from ocrlab.debug.watch.supervisor import Options
-from ocrlab.errors import ConfigError, RunError
+from ocrlab.errors import ConfigError
+from ocrlab.fault_lab import FAULTS
+from ocrlab.fault_lab.fault import Fault
 from ocrlab.notebook import child_runner
 from ocrlab.notebook.lab_session import Lab
 from ocrlab.records import Verdict
@@ -28,7 +26,6 @@ CSS = """
 .ocrlab pre.known { font: 12.5px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; white-space: pre-wrap;
   margin: 4px 0; padding: 12px 16px; border-radius: 4px; background: rgba(95, 107, 122, .1); }
 """
-LISTED = [sys.executable, "-m", "ocrlab.fault_lab", "--list", "--json"]
 DECIDED = 0.8  # confidence from which a cause counts as named, where nobody planted it
 ENDS = {
     "failed": "ends with an error",
@@ -43,7 +40,7 @@ class Caught:
     """A failure that was provoked or opened: its verdict, the fault (None for an incident), its folder."""
 
     verdict: Verdict
-    fault: dict[str, Any] | None
+    fault: Fault | None
     folder: str
 
     @property
@@ -52,27 +49,16 @@ class Caught:
         if self.fault is None:
             return None
         first = self.verdict.causes[0].id if self.verdict.causes else None
-        return first in (self.fault["causes"] or [None])  # a healthy program has no cause
-
-
-@functools.cache
-def lab_faults() -> list[dict[str, Any]]:
-    """Return what the fault lab can plant, as `python -m ocrlab.fault_lab --list --json` tells it; raises RunError."""
-    done = subprocess.run(LISTED, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
-    try:
-        faults: list[dict[str, Any]] = json.loads(done.stdout)
-    except ValueError:
-        raise RunError("The fault lab cannot be listed", got=done.stderr.strip()[-300:]) from None
-    return faults
+        return first in (self.fault.causes or [None])  # a healthy program has no cause
 
 
 def faults() -> View:
     """Return the names of all faults, by family."""
     families: dict[str, list[str]] = {}
-    for fault in lab_faults():
-        families.setdefault(fault["family"], []).append(fault["name"])
-    fail = [fault for fault in lab_faults() if fault["ends"] != "healthy"]
-    gpu, healthy = sum("gpu" in fault["needs"] for fault in fail), len(lab_faults()) - len(fail)
+    for fault in FAULTS.values():
+        families.setdefault(fault.family, []).append(fault.name)
+    fail = [fault for fault in FAULTS.values() if fault.ends != "healthy"]
+    gpu, healthy = sum("gpu" in fault.needs for fault in fail), len(FAULTS) - len(fail)
     finding = f"{len(fail)} programs that really fail ({gpu} need a GPU) and {healthy} healthy ones"
     return tables.table(("family", "faults"), [(family, ", ".join(some)) for family, some in families.items()], finding)
 
@@ -84,15 +70,14 @@ def caught(lab: Lab, fault: str, start_method: str, incident: str, silence: floa
     """
     if incident:
         return Caught(classify(load_input.read_incident(str(Path(incident).expanduser()))), None, incident)
-    planted = next((entry for entry in lab_faults() if entry["name"] == fault), None)
-    if planted is None:
-        near = nearest(fault, [entry["name"] for entry in lab_faults()])
+    if fault not in FAULTS:
+        near = nearest(fault, list(FAULTS))
         raise ConfigError(f"There is no fault {fault!r}", do=f"Did you mean {near}?" if near else "See the table above")
     command = [sys.executable, "-m", "ocrlab.fault_lab", fault]
     command += ["--start-method", start_method] if start_method else []
     folder = Path(lab.config.runs) / f"{time.strftime('%Y%m%d-%H%M%S')}-{fault}"
     ended = child_runner.follow(command, Options(folder, silence=silence, on_hang="kill"))
-    return Caught(ended.verdict or Verdict(None, ended.status), planted, str(ended.folder or folder))
+    return Caught(ended.verdict or Verdict(None, ended.status), FAULTS[fault], str(ended.folder or folder))
 
 
 def verdict(caught: Caught) -> View:
@@ -111,8 +96,8 @@ def compared(caught: Caught) -> View:
     code = f"exit status {caught.verdict.exit_code}" if caught.verdict.exit_code is not None else ""
     ended = ", ".join(filter(None, (caught.verdict.status, caught.verdict.signal or code)))
     rows = [
-        ("the program", f"{fault['name']}: {fault['does']}; it {ENDS[fault['ends']]}"),
-        ("planted", " or ".join(fault["causes"]) or "nothing: it is healthy"),
+        ("the program", f"{fault.name}: {fault.does}; it {ENDS[fault.ends]}"),
+        ("planted", " or ".join(fault.causes) or "nothing: it is healthy"),
         ("named", named_text),
         ("it ended", ended),
     ]

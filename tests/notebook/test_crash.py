@@ -1,19 +1,21 @@
 """The sections of the crash notebook, with verdicts made by hand; tests/notebooks/test_executed.py runs the whole."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ocrlab.errors import ConfigError, DataError
+from ocrlab.fault_lab import FAULTS
 from ocrlab.notebook import crash
 from ocrlab.notebook.crash import Caught
 from ocrlab.records import Cause, Verdict
 
-FAULT = {"name": "segv", "family": "native", "does": "reads <null>", "ends": "killed", "causes": ["native.segv"]}
+FAULT = replace(FAULTS["segv"], does="reads <null>")
 NAMED = Verdict(None, "killed", None, "SIGSEGV", None, [Cause("native.segv", 0.84), Cause("build.abi", 0.4)])
 RIGHT = Caught(NAMED, FAULT, "runs/x")
-WRONG = Caught(NAMED, {**FAULT, "causes": ["host.shm"]}, "runs/x")
+WRONG = Caught(NAMED, replace(FAULT, causes=("host.shm",)), "runs/x")
 UNKNOWN = Caught(Verdict(None, "killed"), FAULT, "runs/x")
 OPENED = Caught(NAMED, None, "log.txt")
 
@@ -39,9 +41,9 @@ def test_it_is_judged_by_the_truth_or_by_how_sure_it_is(caught: Caught, judged: 
 
 def test_the_lab_is_listed_and_a_wrong_name_gets_the_nearest() -> None:
     view = crash.faults()
-    fail = [fault for fault in crash.lab_faults() if fault["ends"] != "healthy"]
-    gpu = [fault for fault in fail if "gpu" in fault["needs"]]
-    healthy = len(crash.lab_faults()) - len(fail)
+    fail = [fault for fault in FAULTS.values() if fault.ends != "healthy"]
+    gpu = [fault for fault in fail if "gpu" in fault.needs]
+    healthy = len(FAULTS) - len(fail)
     assert 0 < len(gpu) < len(fail) and healthy > 0
     assert f"{len(fail)} programs that really fail ({len(gpu)} need a GPU) and {healthy} healthy ones" in view.text
     assert "segv" in view.text
