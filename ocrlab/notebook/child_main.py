@@ -112,15 +112,13 @@ def run_cell(call: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> di
     names, stayed = {}, {}
     for name, item in space.items():
         defined = isinstance(item, type | types.FunctionType | types.BuiltinFunctionType)
-        if name.startswith("__") or before.get(name) == id(item) or isinstance(item, types.ModuleType):
+        imported = isinstance(item, types.ModuleType) or (defined and item.__module__ != "__main__")
+        if name.startswith("__") or before.get(name) == id(item) or imported:
             continue  # what the cell imported is imported again where it is needed
-        if not defined:
-            data, why = _pickled(item)
-        elif item.__module__ == "__main__":
-            data, why = None, "it is defined in the isolated cell; define it in a cell of its own"
-        else:
-            continue
-        if data is None:
+        data, why = _pickled(item)
+        if defined:
+            stayed[name] = "it is defined in the isolated cell; define it in a cell of its own"
+        elif data is None:
             stayed[name] = why
         else:
             names[name] = data

@@ -105,11 +105,9 @@ class Lab:
         debugger can step through it. Raises ChildFailed, or in the kernel what the function raises.
         """
         called: Callable[..., Any] = function or child_main.train
-        args, about = (
-            (args, called.__name__)
-            if function
-            else ((self.config,), f"Training {self.config.encoder} + {self.config.decoder}")
-        )
+        about = called.__name__
+        if function is None:
+            args, about = (self.config,), f"Training {self.config.encoder} + {self.config.decoder}"
         progress = None
         if "progress" in inspect.signature(called).parameters and "progress" not in kwargs:
             progress = self.progress(title or about)
@@ -163,25 +161,21 @@ class Lab:
         if error is None:
             return
         place = f"cell [{result.execution_count}]" if result.execution_count else "a cell"
-        word, following, ended = "INCOMPLETE", "", getattr(error, "ended", None)
-        folder = ended.folder if ended else None
+        word, following = "INCOMPLETE", ""
         if isinstance(error, child_runner.Stopped):
-            text = f"Stopped by you in {place}."
+            text, folder = f"Stopped by you in {place}.", error.ended.folder if error.ended else None
             if folder and (folder / "checkpoints" / "last.ckpt").exists():
                 text = f"Stopped by you in {place}; the last checkpoint is saved."
                 following = f"ocrlab train --resume {clean(str(folder))}"
         elif isinstance(error, child_runner.ChildFailed):
-            word, text = error.word, f"It stopped in {place}. {error.what}."
+            word, text, folder = error.word, f"It stopped in {place}. {error.what}.", error.ended.folder
             following = f"ocrlab diagnose {clean(str(folder))}" if folder else ""
         else:
             first = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
             text = f"It stopped in {place}. {first}"
-        stopped = outcome.Outcome(self.name, word, clean(text), next=following)
-        seconds = time.monotonic() - self.began
-        stored, shown = (
-            results.build(stopped, metrics={}, parameters=self.parameters, seconds=seconds),
-            [outcome.view(stopped)],
-        )
+        stopped, seconds = outcome.Outcome(self.name, word, clean(text), next=following), time.monotonic() - self.began
+        stored = results.build(stopped, metrics={}, parameters=self.parameters, seconds=seconds)
+        shown = [outcome.view(stopped)]
         if isinstance(error, child_runner.ChildFailed):
             stored = replace(stored, ending=error.record(result.execution_count))
             shown.append(verdict_view.view(error.ended.verdict or Verdict()))
