@@ -121,8 +121,6 @@ def _heat(axes: Axes, values: dict[int, NDArray[np.float32]], what: str, unit: s
 
 def curves(training: ShortTraining) -> View:
     """Return how the values of all modules are spread, along the network."""
-    if training.plot is None:
-        return View("", "")
     title = View(heading("Outputs and gradients along the network, in the last watched step"), "")
     return join_views([title, plots.finished(*training.plot)])
 
