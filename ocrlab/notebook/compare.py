@@ -13,7 +13,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ocrlab.evaluation.metrics.page_scores import AT
-from ocrlab.evaluation.metrics.paired_comparison import PairedDifference, by_page, level
+from ocrlab.evaluation.metrics.paired_comparison import PairedDifference, by_page, counts, level
 from ocrlab.evaluation.metrics.paired_comparison import compare as paired
 from ocrlab.notebook import compare_job
 from ocrlab.notebook.compare_job import ComparedPage, Comparison, PageResult, Polygons
@@ -118,8 +118,7 @@ def differences(comparison: Comparison, number: int) -> dict[str, PairedDifferen
     Of several runs each is compared with the first, and the intervals hold together.
     """
     among = len(comparison.runs) - 1
-    first = [page.results[0].sums for page in comparison.pages]
-    other = [page.results[number].sums for page in comparison.pages]
+    first, other = ([counts(page.results[run].scores) for page in comparison.pages] for run in (0, number))
     return {at: paired([sums[at] for sums in first], [sums[at] for sums in other], among=among) for at in AT}
 
 
@@ -202,11 +201,12 @@ def outlines(page: ComparedPage, number: int) -> list[Layer]:
     """Return what both runs find on a page: text that only one of them finds, and what only the other got wrong."""
 
     def wrong(result: PageResult) -> Polygons:
-        right = {d for _, d in result.matches}
-        return [polygon for d, polygon in enumerate(result.polygons) if d not in right and result.counted[d]]
+        right = {d for _, d in result.scores.iou.pairs[0.5]}
+        counted = result.scores.iou.detection_counts
+        return [polygon for d, polygon in enumerate(result.polygons) if d not in right and counted[d]]
 
     first, other, name = page.results[0], page.results[number], letter(number)
-    before, after = dict(first.matches), dict(other.matches)
+    before, after = (dict(result.scores.iou.pairs[0.5]) for result in (first, other))
     truth = list(enumerate(zip(page.polygons, page.ignored, strict=True)))
     missed = [polygon for t, (polygon, skip) in truth if not skip and t not in before and t not in after]
     return [

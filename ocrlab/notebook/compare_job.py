@@ -18,7 +18,6 @@ from ocrlab.config.fields import flat
 from ocrlab.config.schema import Config
 from ocrlab.errors import DataError, RunError
 from ocrlab.evaluation.metrics import page_scores as metric
-from ocrlab.evaluation.metrics.paired_comparison import counts
 from ocrlab.reports.run_history import run_list
 
 if TYPE_CHECKING:
@@ -33,16 +32,15 @@ RATES = (1e-2, 1e-4)  # learning rates of the two short trainings; the first one
 
 @dataclass(frozen=True)
 class PageResult:
-    """What one run's detector finds on one page: its polygons, its hmean@0.5, and what there is to add up.
-
-    `matches` (truth, detection) are the pairs at IoU 0.5, `counted` (M,) is False for detections on ignored text.
-    """
+    """What one run's detector finds on one page, and how that is judged."""
 
     polygons: Polygons
-    hmean: float
-    matches: list[tuple[int, int]]
-    counted: NDArray[np.bool_]
-    sums: dict[str, NDArray[np.float64]]
+    scores: metric.PageScores
+
+    @property
+    def hmean(self) -> float:
+        """hmean@0.5 of the page."""
+        return self.scores.iou.hmean(0.5)
 
 
 @dataclass(frozen=True)
@@ -157,10 +155,8 @@ def trained(config: Config, progress: Progress) -> list[Path]:
 def _look(detector: Any, sample: Any, exif: bool) -> PageResult:
     from ocrlab.data.image_io import read_image
 
-    regions = detector.regions(read_image(sample.image, exif=exif))
-    scores = metric.judge(sample.polygons, sample.ignored, sample.texts, regions.polygons)
-    pairs, counted = scores.iou.pairs[0.5], scores.iou.detection_counts
-    return PageResult(_plain(regions.polygons), scores.iou.hmean(0.5), list(pairs), counted, counts(scores))
+    polygons = _plain(detector.regions(read_image(sample.image, exif=exif)).polygons)
+    return PageResult(polygons, metric.judge(sample.polygons, sample.ignored, sample.texts, polygons))
 
 
 def _plain(polygons: Sequence[Any]) -> Polygons:

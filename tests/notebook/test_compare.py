@@ -14,7 +14,6 @@ from ocrlab import run_folder
 from ocrlab.config import schema as configs
 from ocrlab.errors import RunError
 from ocrlab.evaluation.metrics import page_scores as metric
-from ocrlab.evaluation.metrics.paired_comparison import counts
 from ocrlab.inference import checkpoint
 from ocrlab.model.dbnet import Detector
 from ocrlab.notebook import compare, compare_job
@@ -27,9 +26,7 @@ IGNORED = np.array([False, False, False, False, True])
 
 def page_result(*rows: int) -> PageResult:
     polygons = [BOX + np.array((0, 40 * row), np.float32) for row in rows]
-    scores = metric.judge(TRUTH, IGNORED, None, polygons)
-    pairs = list(scores.iou.pairs[0.5])
-    return PageResult(polygons, scores.iou.hmean(0.5), pairs, scores.iou.detection_counts, counts(scores))
+    return PageResult(polygons, metric.judge(TRUTH, IGNORED, None, polygons))
 
 
 def run(folder: Path, rate: float, hmean: float) -> Path:
