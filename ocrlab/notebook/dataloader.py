@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ocrlab.config.schema import Config
 from ocrlab.notebook.dataloader_job import LoaderReport, measure_loading
 from ocrlab.redaction import clean
 from ocrlab.reports import plots
-from ocrlab.reports.html import page_images, tables
+from ocrlab.reports.html import tables
 from ocrlab.reports.view import ACCENT, BAD, GOOD, INK, MUTED, View, heading
 
 if TYPE_CHECKING:
@@ -70,24 +69,12 @@ def workers(report: LoaderReport) -> View:
     return tables.table(head, rows, f"{what}; {memory}" if growths else what, note)
 
 
-def slowest(report: LoaderReport, config: Config) -> View:
-    """Return the samples that took longest, with their pages; raises DataError."""
-    from ocrlab.data import image_io
-    from ocrlab.data.formats import reader
-
-    samples = {s.name: s for s in reader.load(config.data, config.train_split, exif=config.exif).samples}
-    pictures = []
-    for row in report.slowest:
-        sample = samples.get(row["sample"])
-        text = f"{1000 * row['seconds']:.0f} ms, {row['times']:.1f} times the median · it {row['doing']}"
-        caption = f"<b>{escape(str(row['sample']))}</b><br>{escape(text)}"
-        if sample is not None:
-            image = image_io.read_image(sample.image, exif=config.exif)
-            caption += f"<br>{sample.width} × {sample.height} px, {len(sample.polygons)} boxes"
-            pictures.append(page_images.picture(image, f"page {sample.name}: {text}", (), caption, width=230))
+def slowest(report: LoaderReport) -> View:
+    """Return the samples that took longest, and what each did meanwhile."""
+    rows = [(row["sample"], f"{1000 * row['seconds']:.0f} ms", row["times"], row["doing"]) for row in report.slowest]
     worst = report.slowest[0]["times"] if report.slowest else 1.0
     finding = "No sample is slow: the slowest takes" if worst < 5 else "Some samples are slow: the slowest takes"
-    return page_images.row(f"{finding} {worst:.1f} times the median", pictures)
+    return tables.table(("sample", "took", "times the median", "it"), rows, f"{finding} {worst:.1f} times the median")
 
 
 def recommended(report: LoaderReport) -> View:

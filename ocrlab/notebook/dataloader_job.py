@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ocrlab.training.auto_settings import Machine
 
 ENDLESS = 10_000_000  # steps that the loader has in store
-SLOWEST = 3  # pages that are shown
+SLOWEST = 3  # samples that are shown
 
 Progress = Callable[[dict[str, Any]], None]
 Rows = list[dict[str, Any]]
@@ -29,7 +29,6 @@ class LoaderReport:
 
     finding: str = ""
     more: list[str] = field(default_factory=list)
-    waiting: float = 0.0
     steps: Rows = field(default_factory=list)
     workers: Rows = field(default_factory=list)
     slowest: Rows = field(default_factory=list)
@@ -38,7 +37,6 @@ class LoaderReport:
     best: tuple[int, int] = (0, 0)  # workers, threads
     used: tuple[int, int] = (0, 0)
     speed: float = float("nan")  # of the settings in use, as a share of the recommended ones'
-    turns: int = 0
 
 
 def measure_loading(
@@ -63,7 +61,7 @@ def measure_loading(
     def make(count: int) -> Any:
         return loop.loader(samples, configs.apply(config, {"runtime.workers": count}), None)
 
-    report = LoaderReport(used=(machine.workers, machine.threads), turns=turns)
+    report = LoaderReport(used=(machine.workers, machine.threads))
     _watch(report, make(machine.workers), step, 3 * seconds, tick)
     used = loader_watch.Setting(*report.used)
     measured = loader_watch.measure(
@@ -115,7 +113,6 @@ def _watch(report: LoaderReport, loader: Any, step: Step, seconds: float, tick: 
             if share > 3 or (share > 1 and len(watched.step_records) > 8):  # on a busy machine fewer steps must do
                 break
         report.finding, *report.more = watched.findings()
-        report.waiting = watched.waiting()
         report.steps, report.workers = _rows(watched.steps()), _rows(watched.table())
         report.slowest = _rows(watched.slowest(SLOWEST))
 

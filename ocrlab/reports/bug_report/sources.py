@@ -276,16 +276,17 @@ def find_stack(texts: Mapping[str, str], own: bool) -> FailureStack:
         logs = (name for name in texts if name not in ("traceback.txt", "kernel_log.txt"))
         failures = ((name, *last_failure(texts.get(name, ""))) for name in ("traceback.txt", *logs))
         name, whole, frames = next((failure for failure in failures if failure[1]), ("", "", ()))
-    frame = next((frame for frame in frames if not stack_patterns.is_library(frame)), next(iter(frames), None))
     if not whole:
         return FailureStack()
+    frame = next((frame for frame in frames if not stack_patterns.is_library(frame)), next(iter(frames), None))
+    source, why = "", ""
     if frame is None or not frame.line:
-        return FailureStack(name, None, "", "no frame of the program is in it", whole)
-    if not own:
+        frame, why = None, "no frame of the program is in it"
+    elif not own:
         why = "nothing proves that you recorded it on this machine, so that no source was opened"
-        return FailureStack(name, frame, "", why, whole)
-    source = source_lines(Path(frame.file), frame.line)
-    return FailureStack(name, frame, source, "" if source else "the source is not on this machine", whole)
+    elif not (source := source_lines(Path(frame.file), frame.line)):
+        why = "the source is not on this machine"
+    return FailureStack(name, frame, source, why, whole)
 
 
 def last_failure(text: str) -> tuple[str, Sequence[Frame]]:

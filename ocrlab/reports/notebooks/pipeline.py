@@ -87,11 +87,10 @@ def _values(cell: str | None, arguments: Sequence[Sequence[str]], ours: bool, la
     kinds = {parameter.name: parameter.kind for parameter in declared}
     values = {name: read(text, kinds.get(name, "")) for name, text in arguments}
     if ours:
-        injected = "\n".join([parameters.INJECTED, *(f"{name} = {value!r}" for name, value in values.items())])
-        namespace = {parameter.name: parameter.default for parameter in declared} | values
+        every = {parameter.name: parameter.default for parameter in declared} | values
         parameters.check_paths(declared, values)
-        fields = parameters_to_config.fields()
-        parameters_to_config.configure(parameters.check([cell or "", injected], namespace, also=fields))
+        parameters.check_values(declared, every, also=parameters_to_config.fields())
+        parameters_to_config.configure(every)
     elif language == "python":
         parameters.check_values(declared, values)
     for name in filter(is_secret, values):
