@@ -82,15 +82,10 @@ def targets(report: SanityReport) -> View:
     """Return the first training crop beside the four maps that are learned from it."""
     if not report.maps:
         return View(heading("No batch could be loaded"), "No batch could be loaded")
-    shrink, mask, border, band = report.maps
-    low, high = report.threshold_range
-    name, width = escape(report.page), 164
-    pictures = [page_images.picture(report.crop, f"crop of {report.page}", (), f"<b>Crop</b> of {name}", width)]
-    scaled = (border - low) / ((high - low) or 1)
-    maps = {"Shrink map": shrink, "Shrink mask": mask, "Threshold map": scaled, "Threshold mask": band}
-    for title, values in maps.items():
-        legend = page_images.scale(low, high) if values is scaled else ""
-        pictures.append(page_images.picture(values, title.lower(), (), f"<b>{title}</b> {legend}", width))
+    shrink, mask, *_ = report.maps
+    titles = ("Shrink map", "Shrink mask", "Threshold map", "Threshold mask")
+    maps = dict(zip(titles, report.maps, strict=True))
+    pictures = page_images.target_pictures(report.page, report.crop, maps, *report.threshold_range, width=164)
     counted = 100 * float(mask.mean())
     finding = f"{100 * float(shrink.mean()):.1f} % of this crop is text to learn, {counted:.0f} % of it counts"
     note = "Yellow is 1, dark is 0: text pixels lie inside the threshold mask; the shrink mask is dark where ignored."

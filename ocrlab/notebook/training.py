@@ -55,14 +55,9 @@ def targets(config: Config) -> View:
 
     samples = reader.load(config.data, config.train_split, exif=config.exif).samples
     sample, crop, maps = reviews.example_crop(config, samples)
-    low, high = config.targets.threshold_range
-    border = (maps.threshold_map - low) / ((high - low) or 1)
     share = 100 * float(maps.shrink_map.mean())
-    pictures = [
-        page_images.picture(crop, f"crop of {sample.name}", (), f"<b>Crop</b> of {escape(sample.name)}, augmented"),
-        page_images.picture(maps.shrink_map, "shrink map", (), f"<b>Shrink map</b> {page_images.scale(0, 1)}"),
-        page_images.picture(border, "threshold map", (), f"<b>Threshold map</b> {page_images.scale(low, high)}"),
-    ]
+    shown = {"Shrink map": maps.shrink_map, "Threshold map": maps.threshold_map}
+    pictures = page_images.target_pictures(sample.name, crop, shown, *config.targets.threshold_range, width=300)
     finding = f"Text shrunk by {config.targets.shrink_ratio:g} covers {share:.1f} % of this crop of {config.crop} px"
     note = "The probability map learns the shrink map, which separates neighbouring lines; the threshold map, borders."
     return page_images.row(finding, pictures, note=note)

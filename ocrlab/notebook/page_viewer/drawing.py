@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ocrlab.notebook.page_viewer.messages import Detections, ViewedPage
-from ocrlab.reports.html.page_images import Layer, path_data
-from ocrlab.reports.view import ACCENT, BAD, GOOD, IGNORED, MISSED, load_css
+from ocrlab.reports.html.page_images import Layer, match_layers, path_data
+from ocrlab.reports.view import ACCENT, IGNORED, load_css
 
 RIGHT, WRONG, SPARE = "found", "wrong", "on ignored text"  # what a detection is
 FIGURES = ("hmean@0.5", "precision", "recall")
@@ -25,25 +24,9 @@ def layers(page: ViewedPage, judged: Detections) -> list[Layer]:
     """Return the polygons of a page by what they are."""
     if not page.annotated:
         return [Layer("text", judged.polygons, ACCENT)]
-    lost = _unmatched(page, judged)
-    kinds = of_detections(judged)
-
-    def detected(kind: str) -> list[NDArray[np.float32]]:
-        return [polygon for is_kind, polygon in zip(kinds, judged.polygons, strict=True) if is_kind == kind]
-
-    return [
-        Layer("ignored text", [page.truth[n] for n in lost if page.ignored[n]], IGNORED, "1.5 3", 0.18),
-        Layer("missed", [page.truth[n] for n in lost if not page.ignored[n]], MISSED, "6 4", 0.16),
-        Layer(WRONG, detected(WRONG), BAD, "9 3 2 3", 0.14),
-        Layer(SPARE, detected(SPARE), IGNORED),
-        Layer(RIGHT, detected(RIGHT), GOOD),
-    ]
-
-
-def _unmatched(page: ViewedPage, judged: Detections) -> list[int]:
-    """Return the positions of the ground truths that no detection matches."""
-    matched = {truth for truth, _ in judged.pairs}
-    return [n for n in range(len(page.truth)) if n not in matched]
+    kinds = zip(of_detections(judged), judged.polygons, strict=True)
+    spare = Layer(SPARE, [polygon for kind, polygon in kinds if kind == SPARE], IGNORED)
+    return [spare, *match_layers(page.truth, page.ignored, judged.polygons, judged.pairs, judged.counts)]
 
 
 def of_detections(judged: Detections) -> list[str]:
@@ -119,7 +102,8 @@ def listed(page: ViewedPage, judged: Detections) -> str:
     if not page.annotated:
         del columns["is"], columns["best IoU"]
         return f'<div class="row">{_table(f"{len(kinds)} found", columns)}</div>'
-    lost = [n for n in _unmatched(page, judged) if not page.ignored[n]]
+    matched = {truth for truth, _ in judged.pairs}
+    lost = [n for n in range(len(page.truth)) if n not in matched and not page.ignored[n]]
     missed = {
         "text": [page.texts[n] or "·" for n in lost[:LISTED]],
         "highest probability": [f"{page.peaks[n]:.2f}" for n in lost[:LISTED]],

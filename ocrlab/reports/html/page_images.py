@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -150,6 +150,18 @@ def scale(low: float, high: float) -> str:
         f'<span style="white-space:nowrap">{low:g} <span style="display:inline-block;width:70px;height:9px;'
         f'border-radius:2px;background:linear-gradient(90deg,{stops})"></span> {high:g}</span>'
     )
+
+
+def target_pictures(
+    name: str, crop: NDArray[np.generic], maps: Mapping[str, NDArray[np.floating]], low: float, high: float, width: int
+) -> list[str]:
+    """Return a training crop and the maps that are learned from it; the threshold map goes from `low` to `high`."""
+    pictures = [picture(crop, f"crop of {name}", (), f"<b>Crop</b> of {escape(name)}", width)]
+    for title, values in maps.items():
+        begin, end = (low, high) if title == "Threshold map" else (0.0, 1.0)
+        caption = f"<b>{title}</b> {scale(begin, end)}"
+        pictures.append(picture((values - begin) / ((end - begin) or 1), title.lower(), (), caption, width))
+    return pictures
 
 
 def path_data(polygons: Iterable[NDArray[np.floating]]) -> str:

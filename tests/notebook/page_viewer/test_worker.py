@@ -151,7 +151,7 @@ def count(layers: list[Layer]) -> dict[str, int]:
 
 
 def test_every_polygon_is_what_it_is(page: ViewedPage, judged: Detections) -> None:
-    counts = {"ignored text": 1, "missed": 1, "wrong": 1, "on ignored text": 1, "found": 1}
+    counts = {"ignored": 1, "missed": 1, "wrong": 1, "on ignored text": 1, "found": 1}
     assert count(view.layers(page, judged)) == counts
     alone = replace(page, annotated=False, truth=(), ignored=np.zeros(0, bool))
     assert count(view.layers(alone, judged)) == {"text": 3}
