@@ -1,6 +1,6 @@
 """How the inspect notebook draws a page: polygons by what they are, the figures, and the lists.
 
-What a polygon is, its dash tells as well as its colour. Shapes: N ground truths, M detections, P points.
+What a polygon is, its dash or its fill tells as well as its colour. Shapes: N ground truths, M detections, P points.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from html import escape
 import numpy as np
 
 from ocrlab.notebook.page_viewer.messages import Detections, ViewedPage
+from ocrlab.reports.html import tables
 from ocrlab.reports.html.page_images import Layer, match_layers, path_data
 from ocrlab.reports.view import ACCENT, IGNORED, load_css
 
@@ -113,16 +114,8 @@ def listed(page: ViewedPage, judged: Detections) -> str:
 
 
 def _table(title: str, columns: Mapping[str, Sequence[str]]) -> str:
-    kinds = [{"text": "words text", "is": "words"}.get(name, "") for name in columns]
-    top = "".join(f'<th scope="col" class="{kind}">{name}</th>' for name, kind in zip(columns, kinds, strict=True))
-    rows = [
-        "".join(f'<td class="{kind}">{escape(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))
-        for row in zip(*columns.values(), strict=True)
-    ]
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    table = f'<table class="listed"><tr>{top}</tr>{body}</table>'
-    scrolled = f'<div class="list" tabindex="0" role="region" aria-label="{title}">{table}</div>' if rows else ""
-    return f'<div style="flex:1 1 280px;min-width:0"><p class="say">{title}</p>{scrolled}</div>'
+    table = tables.table(list(columns), list(zip(*columns.values(), strict=True)), title)
+    return f'<div class="list" tabindex="0" role="region" aria-label="{title}">{table.html}</div>'
 
 
 def plain_name(name: str) -> str:
