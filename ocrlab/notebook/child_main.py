@@ -122,7 +122,7 @@ def run_cell(call: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> di
             stayed[name] = why
         else:
             names[name] = data
-    data, why = _pickled(value)
+    data, why = (None, "") if value is None else _pickled(value)
     plain = value is None or type(value) in (bool, int, float, complex, str, bytes)  # any notebook can have it
     shown = None if plain else display_hook.bounded(display_hook.formatted(value)[0])
     return {"value": data, "shown": shown, "why": why, "names": names, "stayed": stayed}
