@@ -69,12 +69,6 @@ def test_a_report_of_several_runs_nothing_and_asks_for_nothing(browser: Any, fir
     quiet(examine(browser, several[0], tmp_path), "Mine")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ATTACKS)
-def test_a_report_runs_nothing_and_asks_for_nothing(browser: Any, name: str, tmp_path: Path) -> None:
-    quiet(examine(browser, notebook(ATTACKS[name]), tmp_path), "Mine")
-
-
 def test_the_page_of_a_bug_report_runs_nothing_and_asks_for_nothing(browser: Any, tmp_path: Path) -> None:
     """Each attack as a line of the log, as the message of the error, and in the name of the failing file."""
     lines = "\n".join(" ".join(attack.split()) for attack in ATTACKS.values())

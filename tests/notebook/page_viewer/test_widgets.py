@@ -1,9 +1,7 @@
 """The page with its sliders, without a browser: what each of them changes, uploads, and the message when it fails."""
 
 import io
-import os
 import re
-import signal
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,7 +14,7 @@ from PIL import Image
 
 from ocrlab.config.schema import load
 from ocrlab.errors import RunError
-from ocrlab.notebook import child_runner, page_viewer
+from ocrlab.notebook import page_viewer
 from ocrlab.notebook.page_viewer.messages import DetectorInfo, Source
 from ocrlab.notebook.page_viewer.widgets import Panel
 from ocrlab.notebook.page_viewer.worker import PageWorker
@@ -175,13 +173,3 @@ def test_only_a_page_with_text_is_judged(lab: Any, viewer: page_viewer.Viewer) -
     empty_page = SimpleNamespace(**{**vars(viewer.page), "ignored": ignored})
     page_viewer.judge(lab, SimpleNamespace(**{**vars(viewer), "page": empty_page}), 0.8)  # type: ignore[arg-type]
     assert lab.outcomes == []
-
-
-@pytest.mark.slow  # with a child that needs no torch: test_inspect_link.py
-def test_a_killed_detector_is_named_and_starts_again(viewer: page_viewer.Viewer) -> None:
-    [pid] = child_runner.jupyter_kernel.marked(child_runner.MARK, viewer.link.child.mark)[-1:]
-    os.kill(pid, signal.SIGKILL)
-    with pytest.raises(child_runner.ChildFailed, match="SIGKILL"):
-        viewer.link.ask("judge", viewer.source, viewer.opened.post)
-    again = viewer.link.ask("judge", viewer.source, viewer.opened.post)
-    assert again.scores.tolist() == viewer.judged.scores.tolist()
