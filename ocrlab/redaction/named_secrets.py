@@ -453,7 +453,7 @@ def _section_spans(text: str) -> Iterator[Span]:
 def _column_spans(text: str, start: int, end: int, begin: int, stop: int) -> tuple[int, list[Span]]:
     """Return the end of the table below a header line, and the secrets in the column that the name heads."""
     header, name, spans = text[start:end], text[begin:stop], []
-    columns = {parting: len(list(filter(_is_filled, _cells(header, parting)))) for parting in PARTINGS}
+    columns = {parting: sum(a < b for a, b in _cells(header, parting)) for parting in PARTINGS}
     parting = next((parting for parting in PARTINGS if columns[parting] > ("|" not in header)), "")
     heads = _cells(header, parting) if parting and len(header) < LONGEST_ROW else []
     column = next((n for n, cell in enumerate(heads) if header[slice(*cell)].strip("*`\"' ") == name), None)
@@ -479,10 +479,6 @@ def _column_spans(text: str, start: int, end: int, begin: int, stop: int) -> tup
             spans.append((at, at + len(value), SECRET))
         last = end
     return last, spans
-
-
-def _is_filled(cell: tuple[int, int]) -> bool:
-    return cell[0] < cell[1]
 
 
 def _cells(row: str, parting: str) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ocrlab.redaction.text_spans import Span
+from ocrlab.redaction.text_spans import Span, begins_word
 
 ADDRESS = "(address)"
 PART = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
@@ -42,25 +42,17 @@ def spans(text: str) -> Iterator[Span]:
     for start, pattern in IPV4:
         if start in text:
             for match in pattern.finditer(text):
-                if not _within(text, match.start(), "._") and not _version(text, match.start()):
+                if begins_word(text, match.start(), "._") and not _version(text, match.start()):
                     yield match.start(), match.end(), ADDRESS
     if ":" in text:
         for match in IPV6.finditer(text):
-            if not _within(text, match.start(), ":.-_") and match.group().count("::") <= 1:
+            if begins_word(text, match.start(), ":.-_") and match.group().count("::") <= 1:
                 yield match.start(), match.end(), ADDRESS
     for match in CARD.finditer(text):
         card = match.group().lower()
         is_card = ":" in card or any(letter in "abcdef" for letter in card)  # 26-11-22-09-57-31 is a time
-        if is_card and card not in NOBODY and not _within(text, match.start(), ":.-_"):
+        if is_card and card not in NOBODY and begins_word(text, match.start(), ":.-_"):
             yield match.start(), match.end(), ADDRESS
-
-
-def _within(text: str, at: int, joined: str) -> bool:
-    """Return whether what begins at `at` is the rest of something longer; an escape (\\n, %20) is not."""
-    before = text[at - 1 : at]
-    if not before or not (before.isalnum() or before in joined):
-        return False
-    return re.search(r"(?:%[0-9A-Fa-f]{2}|\\[nrt])$", text[max(0, at - 3) : at]) is None
 
 
 def _version(text: str, at: int) -> bool:

@@ -59,22 +59,21 @@ def _separate(spans: Iterable[Span]) -> list[Span]:
 
 def _replace(text: str, spans: list[Span], marks: list[Mark]) -> tuple[str, list[Mark]]:
     """Replace spans; marks move with the text around them, codes inside a span move after its replacement."""
-    parts, done, length, moved, rest = [], 0, 0, [], iter(marks)
-    mark = next(rest, None)
-    for start, end, new in spans:
-        while mark is not None and (mark[0] < start or (mark[0] == start and not mark[2])):
-            moved.append((length + mark[0] - done, *mark[1:]))
-            mark = next(rest, None)
+    parts: list[str] = []
+    moved: list[Mark] = []
+    done = length = index = 0
+    for start, end, new in [*spans, (len(text) + 1, len(text) + 1, "")]:
+        while index < len(marks) and marks[index][0] < end:
+            at, spelled, letter = marks[index]
+            index += 1
+            if at < start or (at == start and not letter):
+                moved.append((length + at - done, spelled, letter))
+            elif not letter:
+                moved.append((length + start - done + len(new), spelled, letter))
         parts += [text[done:start], new]
-        length += start - done + len(new)
-        while mark is not None and mark[0] < end:
-            moved += [] if mark[2] else [(length, *mark[1:])]
-            mark = next(rest, None)
+        length += len(parts[-2]) + len(new)
         done = end
-    while mark is not None:
-        moved.append((length + mark[0] - done, *mark[1:]))
-        mark = next(rest, None)
-    return "".join([*parts, text[done:]]), moved
+    return "".join(parts), moved
 
 
 def _without_marks(text: str) -> tuple[str, list[Mark]]:
