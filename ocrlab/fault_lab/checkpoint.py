@@ -22,12 +22,6 @@ def resume_cut() -> None:
     torch.load(place)
 
 
-def resume_empty() -> None:
-    place = folder() / "last.ckpt"
-    place.touch()
-    torch.load(place)
-
-
 def resume_other() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(64, 128))
     net.load_state_dict(torch.load(save())["state_dict"])
@@ -43,16 +37,10 @@ def resume_with_options() -> None:
     torch.load(place)
 
 
-def resume_missing() -> None:
-    torch.load(folder() / "best.ckpt")
-
-
 CORRUPT, MISMATCH = ("ckpt.corrupt",), ("ckpt.mismatch",)
 FAULTS = (
     Fault("ckpt_cut", "loads the first part of a checkpoint", "failed", CORRUPT, resume_cut),
-    Fault("ckpt_empty", "loads a checkpoint of no bytes", "failed", CORRUPT, resume_empty),
     Fault("ckpt_keys", "loads into a network of other names", "failed", MISMATCH, resume_other),
     Fault("ckpt_sizes", "loads into a wider network", "failed", MISMATCH, resume_wider),
     Fault("ckpt_objects", "loads objects that weights_only refuses", "failed", CORRUPT, resume_with_options),
-    Fault("ckpt_missing", "loads a checkpoint that is not there", "failed", ("io.missing",), resume_missing),
 )

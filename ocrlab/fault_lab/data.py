@@ -48,16 +48,6 @@ def to_grey() -> None:
     cv2.cvtColor(cv2.imread(str(page)), cv2.COLOR_BGR2GRAY)
 
 
-def read_maps() -> None:
-    import numpy as np
-
-    place = folder() / "maps.npz"
-    np.savez(place, shrink=np.zeros((400, 400)), threshold=np.ones((400, 400)))
-    place.write_bytes(place.read_bytes()[:100_000])
-    with np.load(place) as maps:
-        maps["shrink"].sum()
-
-
 class Pages:
     """A data set as people write it: a list of files and a list of labels."""
 
@@ -110,26 +100,11 @@ def read_label_lines() -> None:
         assert len(points) == 8
 
 
-def read_boxes() -> None:
-    label = folder() / "0001.txt"
-    label.write_text("0 0.51 0.44 0.20 0.10\n\n1 0.13 0.72\n")
-    for line in filter(None, label.read_text().split("\n")):
-        kind, x, y, width, height = line.split()
-        assert float(width) * float(height) > 0, (kind, x, y)
-
-
 def classify_fields() -> None:
     head = torch.nn.Linear(16, 5)
     loss = torch.nn.CrossEntropyLoss()
     for labels in ([0, 1, 4, 2], [3, 3, 5, 1]):
         loss(head(torch.randn(4, 16)), torch.tensor(labels)).backward()
-
-
-def embed_text() -> None:
-    alphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
-    embed = torch.nn.Embedding(len(alphabet), 8)
-    for word in ("total", "24.90"):
-        embed(torch.tensor([ord(letter) - ord("a") if letter.isalpha() else 36 for letter in word]))
 
 
 class Crops(Pages):
@@ -163,17 +138,6 @@ class Polygons(Pages):
         return torch.stack([torch.rand(4, 2) for _ in range(3 if index else 0)])
 
 
-class Lines(Pages):
-    """Pages with a list of labels that lost its last entries."""
-
-    def __init__(self, place: Path) -> None:
-        super().__init__(place)
-        self.labels = [0, 1, 0, 1, 1, 0]
-
-    def __getitem__(self, index: int) -> Any:
-        return self.labels[index]
-
-
 def score_masks() -> None:
     mask = torch.zeros(2, 1, 16, 16)
     mask[:, :, 4:8] = 255.0
@@ -186,18 +150,14 @@ FAULTS = (
     Fault("corrupt_image", "opens a page that is an error page", "failed", CORRUPT, read_html_as_page, ("PIL",)),
     Fault("truncated_image", "decodes a JPEG that was cut", "failed", CORRUPT, read_half_a_page, ("PIL",)),
     Fault("unreadable_image", "converts what imread returned", "failed", (*CORRUPT, "io.missing"), to_grey, ("cv2",)),
-    Fault("truncated_npz", "loads maps from a cut archive", "failed", CORRUPT, read_maps),
     Fault("missing_image", "reads a folder that is not there", "failed", ("io.missing",), partial(train_on, elsewhere)),
     Fault("private_image", "reads pages of another user", "failed", ("io.permission",), epoch_over_private_folder),
     Fault("label_json_cut", "parses a cut JSON label", "failed", ("data.annotation", "data.corrupt"), read_labels),
     Fault("label_number", "reads a number that is none", "failed", ("data.annotation",), read_label_lines),
-    Fault("label_columns", "reads a box of too few numbers", "failed", ("data.annotation",), read_boxes),
     Fault("class_id", "a class id past the last", "failed", ("data.index_range", "data.annotation"), classify_fields),
-    Fault("token_id", "embeds a letter that has no row", "failed", ("data.index_range",), embed_text),
     Fault("ragged_batch", "stacks crops of two widths", "failed", SAMPLE, partial(train_on, Crops, workers=1)),
     Fault("none_sample", "a sample that is None", "failed", SAMPLE, partial(train_on, Readable, workers=1)),
     Fault("missing_key", "a page without a total", "failed", FIELDS, partial(train_on, Fields)),
     Fault("empty_page", "stacks no polygons", "failed", FIELDS, partial(train_on, Polygons)),
-    Fault("short_labels", "fewer labels than pages", "failed", FIELDS, partial(train_on, Lines)),
     Fault("mask_255", "BCE of a mask of 255", "failed", ("data.annotation", "data.index_range"), score_masks),
 )

@@ -51,7 +51,7 @@ class Decoded(Pages):
         self.by, self.library = by, str(library(SOURCE, "imageops.c", "-O0", "-D_FORTIFY_SOURCE=0"))
 
     def load_page(self, index: int) -> None:
-        sizes = {"decode": (None, index), "dot": (None, index), "scale": (640, 0), "crop": (-3,), "release": ()}
+        sizes = {"decode": (None, index), "dot": (None, index), "crop": (-3,)}
         getattr(ctypes.CDLL(self.library), self.by)(*sizes[self.by])
 
 
@@ -109,13 +109,6 @@ class Lazy(Pages):
 
     def __getitem__(self, index: int) -> Any:
         return {"page": index, "decode": lambda: index * 2}
-
-
-class Logged(Pages):
-    """Pages that write to a log which they hold open."""
-
-    def __init__(self) -> None:
-        self.log = (folder() / "pages.log").open("w")
 
 
 class Augmented(Pages):
@@ -210,9 +203,7 @@ ABORT, LABEL, PICKLING = (*CRASH, "native.abort"), ("data.sample", "data.annotat
 COPIES = ("spawn", "forkserver")
 FAULTS = (
     epoch("worker_segv", "a null pointer in a worker", "failed", (*CRASH, "native.segv"), partial(Decoded, "decode")),
-    epoch("worker_divide", "a division by zero in a worker", "failed", CRASH, partial(Decoded, "scale")),
     epoch("worker_abort", "an assertion in a worker", "failed", ABORT, partial(Decoded, "crop")),
-    epoch("worker_free", "a double free in a worker", "failed", ABORT, partial(Decoded, "release")),
     epoch(
         "worker_opcode", "an unknown opcode in a worker", "failed", ("build.cpu_isa", *CRASH), partial(Decoded, "dot")
     ),
@@ -224,7 +215,6 @@ FAULTS = (
     epoch("worker_exception", "a missing label", "failed", LABEL, Labelled),
     epoch("worker_refused", "an exception that cannot be sent", "hung", UNSENT, Refused),
     epoch("worker_lazy", "a sample that cannot be sent", "hung", UNSENT, Lazy, collate_fn=list),
-    epoch("dataset_log", "a data set with an open file", "failed", PICKLING, Logged, COPIES),
     epoch("dataset_lambda", "a data set with a lambda", "failed", PICKLING, Augmented, COPIES),
     epoch("worker_reads", "a page that never comes", "hung", SAMPLE, Remote),
     epoch("worker_loops", "a crop that is drawn for ever", "hung", SAMPLE, Augmenting),

@@ -45,19 +45,6 @@ def refresh(lock: Any) -> None:
         pass
 
 
-def finish_readers() -> None:
-    readers: list[threading.Thread] = []
-    readers.extend(threading.Thread(target=finish, args=(readers, 1 - which)) for which in range(2))
-    for reader in readers:
-        reader.start()
-    readers[0].join()
-
-
-def finish(readers: list[threading.Thread], other: int) -> None:
-    time.sleep(0.2)
-    readers[other].join()
-
-
 def drain() -> None:
     pages: queue.Queue[int] = queue.Queue()
     for page in range(4):
@@ -174,7 +161,6 @@ DEADLOCK, STOPPED, BUILD = ("hang.deadlock",), ("hang.stopped",), ("hang.build_l
 FAULTS = (
     Fault("lock_order", "two locks in two orders", "hung", DEADLOCK, move_pages),
     Fault("lock_twice", "takes its own lock again", "hung", DEADLOCK, update_cache),
-    Fault("mutual_join", "two threads wait for each other", "hung", DEADLOCK, finish_readers),
     Fault("queue_join", "joins a queue without task_done", "hung", DEADLOCK, drain),
     Fault("queue_empty", "waits for a process that has left", "hung", DEADLOCK, collect, (), ALL),
     Fault("mutual_events", "two processes wait for each other", "hung", DEADLOCK, start_reader, (), ALL),

@@ -85,10 +85,6 @@ def train_with_missing() -> None:
     connect(0, free_port(), world=2)
 
 
-def train_groups(rank: int, port: int) -> None:
-    connect(rank, port).new_group([0, 2])
-
-
 def train_alone() -> None:
     import torch.distributed as group
 
@@ -98,10 +94,6 @@ def train_alone() -> None:
 def train_on_interface() -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "ib7"
     connect(0, 0, world=1)
-
-
-def train_without_master() -> None:
-    connect(1, free_port())
 
 
 def train_heads(rank: int, port: int) -> None:
@@ -131,9 +123,7 @@ FAULTS = (
     Fault("failed_rank", "a label error on one rank", "failed", INDEX, partial(launch, train_rank_on_pages)),
     Fault("port_taken", "a port that is in use", "failed", ("dist.port",), train_beside),
     Fault("missing_rank", "a rank that never starts", "failed", (*MISCONFIG, *DESYNC), train_with_missing),
-    Fault("rank_number", "a group with rank 2 of 2", "failed", MISCONFIG, partial(launch, train_groups)),
     Fault("no_rank", "no launcher", "failed", MISCONFIG, train_alone),
     Fault("interface", "an interface that is not there", "failed", NETWORK, train_on_interface),
-    Fault("no_master", "nobody at the master's address", "failed", (*NETWORK, *DESYNC), train_without_master),
     Fault("unused_head", "a head outside of the loss", "failed", ("dist.unused_params",), partial(launch, train_heads)),
 )

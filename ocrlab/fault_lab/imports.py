@@ -46,14 +46,6 @@ def load_licensed() -> None:
     importlib.import_module("fastdecode")
 
 
-def load_locked() -> None:
-    place = package("fontcache", "")
-    (place / "cache.lock").touch()
-    text = "import os, time\n\nlock = os.path.join(os.path.dirname(__file__), 'cache.lock')\n"
-    (place / "__init__.py").write_text(text + "while os.path.exists(lock):\n    time.sleep(0.5)\n")
-    importlib.import_module("fontcache")
-
-
 def load_probing() -> None:
     package("cpuprobe", "ready = False\nwhile not ready:\n    ready = sum(range(1000)) < 0\n")
     importlib.import_module("cpuprobe")
@@ -67,10 +59,6 @@ def needs(soname: str) -> str:
 
 def load_for_other_cuda() -> None:
     compiled("fastroi", "-Wl,--no-as-needed", needs("libcudart.so.10.2"))
-
-
-def load_without_codec() -> None:
-    compiled("fastjpeg2000", "-Wl,--no-as-needed", needs("libjasper.so.1"))
 
 
 def load_for_other_torch() -> None:
@@ -115,10 +103,8 @@ IMPORT, LIBRARIES, SYSTEM = ("hang.import",), ("build.cuda_libraries", "build.ab
 C = ("compiler",)
 FAULTS = (
     Fault("import_license", "asks a server that stays silent", "hung", IMPORT, load_licensed),
-    Fault("import_cache", "waits for a lock file", "hung", IMPORT, load_locked),
     Fault("import_probe", "measures the CPU for ever", "hung", IMPORT, load_probing),
     Fault("import_cuda_library", "was built for another CUDA", "failed", LIBRARIES, load_for_other_cuda, C),
-    Fault("import_codec", "needs a library that is gone", "failed", SYSTEM, load_without_codec, C),
     Fault("import_symbol", "was built for another torch", "failed", ("build.abi",), load_for_other_torch, C),
     Fault("import_runtime", "finds an old C++ runtime", "failed", SYSTEM, load_with_old_runtime, C),
     Fault("import_opcode", "uses an opcode of another CPU", "killed", ("build.cpu_isa",), load_vectors, C),

@@ -22,13 +22,6 @@ def allocate_batch() -> None:
     torch.empty(20 << 30, dtype=torch.uint8)
 
 
-def allocate_maps() -> None:
-    import numpy as np
-
-    pages, size = 250_000, 640
-    np.zeros((pages, 3, size, size), dtype=np.float32).fill(1)
-
-
 def allocate_pairs() -> None:
     boxes = 30_000_000
     torch.empty(boxes, boxes)
@@ -95,7 +88,6 @@ ABSURD = (*ALLOC, "gpumem.absurd_size")
 ROOT = ("root", "cgroup")
 FAULTS = (
     Fault("address_space", "torch asks for more than the limit", "failed", ALLOC, allocate_batch),
-    Fault("absurd_array", "an array of all pages at once", "failed", ABSURD, allocate_maps),
     Fault("absurd_tensor", "all pairs of 30 million boxes", "failed", ABSURD, allocate_pairs),
     Fault("memory_error", "keeps pages until Python has no more", "failed", ALLOC, read_pages),
     Fault("oom_main", "caches pages in a small control group", "killed", OOM, cache_pages, ROOT),

@@ -34,7 +34,6 @@ int pack(int size) {
     free(line);
     return size;
 }
-int release(void) { char *page = malloc(400); char *volatile same = page; free(page); free(same); return 0; }
 int fill(int x, int y) { volatile char seen[512]; seen[0] = x; return fill(x + 1, y) + fill(x, y + 1) + seen[0]; }
 int settle(int step) { volatile int done = 0; while (!done) step += !done; return step; }
 """
@@ -101,7 +100,6 @@ FAULTS = (
     Fault("opcode", "an opcode that the CPU does not know", "killed", ISA, partial(call, "dot", (None, 0)), NEEDS),
     Fault("assertion", "an assertion in C", "killed", ABORT, partial(call, "crop", (-3,)), NEEDS),
     Fault("heap", "writes past a heap block", "killed", ABORT, partial(call, "pack", (2100,)), NEEDS),
-    Fault("double_free", "frees a page twice", "killed", ABORT, partial(call, "release", ()), NEEDS),
     Fault("thread_exception", "a C++ exception in a thread", "killed", ABORT, prefetch_pages, NEEDS),
     Fault("c_recursion", "recursion without an end in C", "killed", SEGV, partial(call, "fill", (0, 0)), NEEDS),
     Fault("py_recursion", "recursion without an end in Python", "killed", SEGV, print_layout),

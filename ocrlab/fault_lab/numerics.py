@@ -40,11 +40,6 @@ def score_in_half() -> None:
     torch.nn.functional.binary_cross_entropy((score - score).float(), torch.zeros(4, 10))
 
 
-def sample_words() -> None:
-    logits = torch.tensor([[1.0, float("inf"), 2.0]])
-    torch.distributions.Categorical(probs=torch.softmax(logits, dim=1)).sample()
-
-
 def draw_words() -> None:
     logits = torch.tensor([[1.0, float("inf"), 2.0]])
     torch.multinomial(torch.softmax(logits, dim=1), 1)
@@ -77,16 +72,8 @@ def encode() -> None:
     torch.nn.Conv2d(3, 8, 3)(torch.rand(2, 4, 32, 32))
 
 
-def reshape_heads() -> None:
-    torch.rand(2, 3, 50).view(2, 3, 8, 8)
-
-
 def mix_precision() -> None:
     torch.nn.Linear(8, 8)(torch.rand(2, 8, dtype=torch.float64))
-
-
-def index_boxes() -> None:
-    torch.nn.functional.one_hot(torch.tensor([0.0, 1.0, 2.0]), 3)
 
 
 def load_lazily() -> None:
@@ -121,16 +108,13 @@ FAULTS = (
     Fault("anomaly", "the gradient of a root at zero", "failed", NAN, train_watched),
     Fault("nan_round", "rounds an entropy with 0 log 0", "failed", NAN, perplexity),
     Fault("half_overflow", "exp(12) in half precision, then BCE", "failed", NAN, score_in_half),
-    Fault("nan_categorical", "a distribution of NaN", "failed", NAN, sample_words),
     Fault("nan_multinomial", "draws from NaN", "failed", NAN, draw_words),
     Fault("ctc_input", "an input length past the input", "failed", CTC, read_words),
     Fault("ctc_target", "a word longer than its picture", "failed", (*CTC, *NAN), fit_words),
     Fault("linear_shape", "a flattened map of another size", "failed", SHAPE, classify),
     Fault("odd_size", "adds maps of 40 and 41", "failed", SHAPE, merge_maps),
     Fault("alpha_channel", "a picture of four channels", "failed", SHAPE, encode),
-    Fault("bad_view", "a view of other size", "failed", SHAPE, reshape_heads),
     Fault("double_input", "doubles into a float layer", "failed", DTYPE, mix_precision),
-    Fault("float_index", "classes as floats", "failed", DTYPE, index_boxes),
     Fault("meta_layer", "a layer that was left on meta", "failed", DEVICE, load_lazily),
     Fault("backward_twice", "two losses over one graph", "failed", AUTOGRAD, two_losses),
     Fault("in_place", "changes what backward needs", "failed", AUTOGRAD, normalise_in_place),

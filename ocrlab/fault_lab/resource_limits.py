@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import socket
 import subprocess
 import threading
 import time
@@ -20,11 +19,6 @@ def open_pages() -> None:
     pages = []
     for page in range(100):
         pages.append((place / f"{page:04d}.txt").open("w"))
-
-
-def connect_viewers() -> None:
-    limit(resource.RLIMIT_NOFILE, 64)
-    print(len([socket.socketpair() for _ in range(100)]))
 
 
 def start_converters() -> None:
@@ -73,7 +67,6 @@ GROUP = ("root", "cgroup")
 FILES, THREADS = ("host.fd_limit",), ("host.thread_limit",)
 FAULTS = (
     Fault("open_files", "keeps every page open", "failed", FILES, open_pages),
-    Fault("open_sockets", "keeps every socket open", "failed", FILES, connect_viewers),
     Fault("open_pipes", "starts programs with no descriptor left", "failed", FILES, start_converters),
     Fault("shared_by_name", "shares a tensor with no descriptor left", "failed", FILES, share_by_name),
     Fault("threads", "starts threads past the limit of its user", "failed", THREADS, start_readers),

@@ -48,12 +48,12 @@ def library(source: str, name: str, *options: str, where: Path | None = None) ->
     return target
 
 
-def small_disk(place: str, size: str, *, read_only: bool = False, options: str = "") -> None:
+def small_disk(place: str, size: str, *, read_only: bool = False) -> None:
     """Mount a small tmpfs at `place`, seen by this process and its children only; see mount(2), tmpfs(5)."""
     libc = ctypes.CDLL(None, use_errno=True)
     kind = MS_RDONLY if read_only else 0
     done = libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
-    done = done or libc.mount(b"tmpfs", place.encode(), b"tmpfs", kind, f"size={size}{options}".encode())
+    done = done or libc.mount(b"tmpfs", place.encode(), b"tmpfs", kind, f"size={size}".encode())
     if done:
         raise OSError(ctypes.get_errno(), "mount", place)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from multiprocessing import shared_memory
-from pathlib import Path
 
 from ocrlab.fault_lab.fault import Fault
 from ocrlab.fault_lab.setup import small_disk, torch
@@ -22,15 +21,8 @@ def share_weights() -> None:
     torch.nn.Linear(2000, 2000).share_memory()
 
 
-def copy_pages() -> None:
-    small_disk("/dev/shm", "4m")
-    for page in range(16):
-        Path(f"/dev/shm/page-{page}").write_bytes(bytes(1 << 20))
-
-
 SHM, ROOT = ("host.shm",), ("root",)
 FAULTS = (
     Fault("shm_block", "fills a block of shared memory", "killed", SHM, share_pages, ROOT),
     Fault("shm_weights", "shares weights", "failed", SHM, share_weights, ROOT),
-    Fault("shm_files", "copies pages to /dev/shm", "failed", (*SHM, "io.disk_full"), copy_pages, ROOT),
 )

@@ -44,7 +44,6 @@ def train_limited() -> None:
 
 NOTICE = "slurmstepd: error: *** {} ON node07 CANCELLED AT 2024-05-01T02:00:07 DUE TO {} ***\n"
 TIME_LIMIT = NOTICE.format("STEP 417203.0", "TIME LIMIT")
-PREEMPTION = NOTICE.format("JOB 417203", "PREEMPTION")
 EXT, SCHEDULER = ("ext.signal",), ("scheduler.kill", "ext.signal")
 FAULTS = (
     Fault("sigterm", "somebody ends it", "killed", EXT, partial(train_until, signal.SIGTERM)),
@@ -53,8 +52,5 @@ FAULTS = (
     Fault("cpu_limit", "uses up its CPU time", "killed", EXT, train_limited),
     Fault(
         "time_limit", "a scheduler's time limit", "killed", SCHEDULER, partial(train_until, signal.SIGTERM, TIME_LIMIT)
-    ),
-    Fault(
-        "preempted", "a scheduler's preemption", "killed", SCHEDULER, partial(train_until, signal.SIGTERM, PREEMPTION)
     ),
 )

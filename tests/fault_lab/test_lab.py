@@ -18,9 +18,9 @@ QUICK = ("import_symbol", "label_json_cut", "segv", "thread_exception", "mapped_
 RUNS = [(each.name, method) for each in FAULTS.values() for method in (each.start_methods or ("",))]
 BY_SIGNAL = {
     "SIGSEGV": "segv segv_told import_segv c_recursion py_recursion", "SIGILL": "opcode import_opcode",
-    "SIGFPE": "divide", "SIGABRT": "assertion heap double_free thread_exception",
+    "SIGFPE": "divide", "SIGABRT": "assertion heap thread_exception",
     "SIGBUS": "mapped_file shm_block", "SIGXFSZ": "file_size_signal", "SIGXCPU": "cpu_limit",
-    "SIGKILL": "oom_main killed_main trainer_killed", "SIGTERM": "sigterm time_limit preempted",
+    "SIGKILL": "oom_main killed_main trainer_killed", "SIGTERM": "sigterm time_limit",
     "SIGHUP": "sighup", "SIGINT": "sigint",
 }  # fmt: skip
 SIGNALS = {name: number for number, names in BY_SIGNAL.items() for name in names.split()}
