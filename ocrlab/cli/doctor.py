@@ -8,13 +8,12 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from ocrlab.cli.parser import Answer, Parser
 from ocrlab.hardware.doctor import doctor_job, text_table
 from ocrlab.hardware.doctor.check_spec import Options, interpreter
 from ocrlab.hardware.doctor.doctor_job import STEPS, Progress, worst
-from ocrlab.records import SCHEMA, Check, check_record
+from ocrlab.records import SCHEMA, check_record
 from ocrlab.redaction import clean
 
 EXAMPLES = """
@@ -46,22 +45,19 @@ def arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Run the ten steps; status 1 with any finding that fails. Raises ConfigError where PATH is not a program."""
     options = Options(interpreter(args.python), args.runs)
-    began, look = time.monotonic(), terminal_look()
+    began = time.monotonic()
+    # Colours only on a terminal that has not declined them (no-color.org).
+    colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") != "dumb"
+    look = text_table.TerminalStyle(shutil.get_terminal_size((80, 24)).columns, colours)
     if not args.json:
-        print(look.encode(f"ocrlab doctor looks at {clean(options.python)}\n"), flush=True)
+        print(f"ocrlab doctor looks at {clean(options.python)}\n", flush=True)
     checks = doctor_job.run(options) if args.json else doctor_job.run(options, LiveReport(look))
     seconds = time.monotonic() - began
-    text = "\n".join(["", *text_table.summary(checks, seconds, look), "", *text_table.notes(look)])
-    return Answer(record(checks, options, seconds), text, int(worst(checks) == "fail"), coloured=True)
-
-
-def record(checks: list[Check], options: Options, seconds: float) -> dict[str, Any]:
-    """Return the report as a JSON-ready record."""
     steps = [
         {"step": number, "title": title, "judgement": worst([check for check in checks if check.step == number])}
         for number, title in enumerate(STEPS, 1)
     ]
-    return {
+    record = {
         "schema": SCHEMA,
         "status": worst(checks),
         "python": clean(options.python),
@@ -70,18 +66,8 @@ def record(checks: list[Check], options: Options, seconds: float) -> dict[str, A
         "checks": [check_record(check) for check in checks],
         "notes": list(text_table.NOTES),
     }
-
-
-def terminal_look() -> text_table.TerminalStyle:
-    """Return how stdout may be written to: colours only on a terminal that has not declined them (no-color.org)."""
-    tty = sys.stdout.isatty()
-    colours = tty and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") != "dumb"
-    try:
-        "✓▲✗·─•…°".encode(sys.stdout.encoding or "ascii")
-        rich = True
-    except (UnicodeEncodeError, LookupError):
-        rich = False
-    return text_table.TerminalStyle(shutil.get_terminal_size((80, 24)).columns, colours, rich)
+    text = "\n".join(["", text_table.summary(checks, seconds, look), "", *text_table.notes(look)])
+    return Answer(record, text, int(worst(checks) == "fail"), coloured=True)
 
 
 class LiveReport:
@@ -102,5 +88,5 @@ class LiveReport:
             self.next += 1
         running = ", ".join(name for names in progress.running.values() for name in names)
         if self.tty and running:
-            print(self.look.paint(self.look.encode(f"    … {running}")[: self.look.columns - 1], "2"), end="")
+            print(self.look.paint(f"    … {running}"[: self.look.columns - 1], "2"), end="")
         sys.stdout.flush()

@@ -12,6 +12,7 @@ from ocrlab.hardware.system_files import counts, read_text
 from ocrlab.records import Reading
 
 ROOT = Path("/")
+NO_LIMIT = "no control group sets a limit"
 UNLIMITED = 2**60  # bytes; version 1 writes "no limit" as a number near 2**63
 LIMITS = {  # of memory, and what is used of each; above memory.high nobody is killed, but all in the group crawl
     "memory.max": "memory.current",
@@ -71,7 +72,7 @@ def memory_use(pid: int | str = "self", root: Path = ROOT) -> Reading:
         if file != "memory.high"
     ]
     if not groups:
-        return Reading("memory_use", missing="no control group sets a limit")
+        return Reading("memory_use", missing=NO_LIMIT)
     return Reading("memory_use", dict(zip(("limit", "used", "reclaimable"), min(groups), strict=True)))
 
 
@@ -85,7 +86,7 @@ def memory_left(pid: int | str = "self", root: Path = ROOT) -> Reading:
         for limit, used, stat, file in _memory_limits(pid, root)
     ]
     if not groups:
-        return Reading("memory_left", missing="no control group sets a limit")
+        return Reading("memory_left", missing=NO_LIMIT)
     return Reading("memory_left", dict(zip(("left", "limit", "file"), min(groups), strict=True)))
 
 
@@ -104,7 +105,7 @@ def _smallest(name: str, controller: str, files: tuple[str, ...], pid: int | str
     limits = [int(text) for text in texts if text.isdigit() and int(text) < UNLIMITED]
     if limits:
         return Reading(name, min(limits))
-    return Reading(name, missing="no control group sets a limit" if any(texts) else "no control group can be read")
+    return Reading(name, missing=NO_LIMIT if any(texts) else "no control group can be read")
 
 
 def _memory_limits(pid: int | str, root: Path) -> Iterator[tuple[int, int, dict[str, int], str]]:

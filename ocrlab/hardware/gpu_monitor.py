@@ -48,21 +48,14 @@ class Stream:
 
     def latest(self) -> Reading:
         """Return {"cards", "driver", "age"} of the newest answer, or why there is none; never waits."""
-        now, answer = time.monotonic(), self.answer
+        answer, age = self.answer, time.monotonic() - (self.when or self.began)
+        why = "the process that asks it has died" if self.over else "it hangs"
+        late = f"the driver has not answered for {age:.0f} s: {why}"
         if answer is None:
-            waited, missing = now - self.began, "no answer yet"
-            if self.over:
-                missing = "the process that asks the driver has died"
-            elif waited >= FIRST:
-                missing = f"the driver has not answered for {waited:.0f} s: it hangs"
-            return Reading("gpus", missing=missing)
+            return Reading("gpus", missing=late if self.over or age >= FIRST else "no answer yet")
         if not answer.get("cards"):
             return Reading("gpus", missing=str(answer.get("error") or "there is no card"))
-        age, late = now - self.when, None
-        if age > LATE + 2 * self.seconds:
-            why = "the process that asks it has died" if self.over else "it hangs"
-            late = f"the driver has not answered for {age:.0f} s: {why}"
-        return Reading("gpus", {**answer, "age": age}, late)
+        return Reading("gpus", {**answer, "age": age}, late if age > LATE + 2 * self.seconds else None)
 
     def close(self) -> None:
         """End the child, and do not wait for one that cannot be ended."""

@@ -6,7 +6,6 @@ Every function takes the `root` of the file system it reads from, so that other 
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import re
@@ -16,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ocrlab.hardware import cgroup
+from ocrlab.hardware import cgroup, installed_packages
 from ocrlab.hardware.system_files import memory_fields, read_text
 from ocrlab.records import Reading
 
@@ -25,12 +24,12 @@ ROOT = Path("/")
 
 def cores(root: Path = ROOT) -> int:
     """Return how many logical cores this process may keep busy: affinity, and the quota of its control groups."""
-    return max(1, min([len(_affinity()), *(int(quota) for quota in _quotas(root))]))
+    return max(1, min([len(os.sched_getaffinity(0)), *(int(quota) for quota in _quotas(root))]))
 
 
 def physical_cores(root: Path = ROOT) -> int:
     """Return how many physical cores this process may keep busy; two threads of one core count once."""
-    cpus = _affinity()
+    cpus = os.sched_getaffinity(0)
     topology = [root / f"sys/devices/system/cpu/cpu{cpu}/topology" for cpu in cpus]
     units = {(read_text(place / "physical_package_id"), read_text(place / "core_id")) for place in topology}
     count = len(cpus) if ("", "") in units else len(units)
@@ -46,13 +45,6 @@ def wanted_threads() -> int | None:
     if number == "1" and "TORCHELASTIC_RUN_ID" in os.environ:
         return None
     return min(int(number), cores()) if number.isdecimal() and int(number) else None
-
-
-def _affinity() -> set[int]:
-    try:
-        return os.sched_getaffinity(0)
-    except OSError:
-        return set(range(os.cpu_count() or 1))
 
 
 def memory_bytes(root: Path = ROOT) -> Reading:
@@ -122,18 +114,8 @@ def environment(root: Path = ROOT) -> dict[str, Any]:
 
 def packages() -> dict[str, str]:
     """Return every installed package with its version, by normalised name; damaged ones are left out."""
-    versions: dict[str, str] = {}
-    for distribution in importlib.metadata.distributions():
-        try:
-            text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-        except Exception:
-            continue  # half-removed packages raise all kinds of errors
-        header = text.partition("\n\n")[0]  # the parser of importlib.metadata reads all that follows, too
-        fields = dict(re.findall(r"(?m)^(Name|Version): *(.+?) *$", header))
-        name, version = fields.get("Name"), fields.get("Version")
-        if name and version:
-            versions.setdefault(re.sub(r"[-_.]+", "-", name).lower(), version)  # the first one is what gets imported
-    return dict(sorted(versions.items()))
+    every = reversed(installed_packages.distributions())  # the first one of a name is what gets imported
+    return dict(sorted({each["name"]: each["version"] for each in every}.items()))
 
 
 def revision() -> Reading:
@@ -152,11 +134,10 @@ def revision() -> Reading:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """Yield, in cores, every CPU quota that stands above this process; version 2 of control groups, then version 1."""
+    """Yield, in cores, every CPU quota that stands above this process, of both versions of control groups."""
     for group in cgroup.group_folders(root, "cpu"):
-        quota, _, period = (read_text(group / "cpu.max") or "max").partition(" ")
-        if quota == "max":
-            quota, period = (read_text(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
-            period = period or "100000"
-        if quota.isdigit() and period.isdigit() and int(period):
-            yield int(quota) / int(period)
+        old = " ".join(read_text(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+        for text in (read_text(group / "cpu.max"), old):  # "150000 100000", in microseconds; "max 100000"
+            quota, _, period = text.partition(" ")
+            if quota.isdigit() and (period or "100000").isdigit() and int(period or "100000"):
+                yield int(quota) / int(period or "100000")

@@ -45,20 +45,20 @@ def distributions() -> list[dict[str, Any]]:
     """Return every installed distribution in the order of the search path: the first of a name is what is imported."""
     every = []
     for distribution in importlib.metadata.distributions():
-        try:
-            name, version = distribution.metadata["Name"], distribution.version
-            if name and version:
-                needs = [need for need in distribution.requires or () if "extra ==" not in need]
-                record = {
-                    "name": re.sub(r"[-_.]+", "-", name).lower(),
-                    "version": version,
-                    "place": str(Path(str(distribution.locate_file(""))).resolve()),
-                    "installer": (distribution.read_text("INSTALLER") or "").strip(),
-                    "needs": needs if name.lower() in ("torch", "torchvision", "torchaudio") else [],
-                }
-                every.append(record)
-        except Exception:
-            continue  # half-removed packages raise all kinds of errors
+        with contextlib.suppress(Exception):  # half-removed packages raise all kinds of errors
+            text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+            header = text.partition("\n\n")[0]  # the parser of importlib.metadata reads all that follows, too
+            fields = dict(re.findall(r"(?m)^(Name|Version): *(.+?) *$", header))
+            record: dict[str, Any] = {
+                "name": re.sub(r"[-_.]+", "-", fields["Name"]).lower(),
+                "version": fields["Version"],
+                "place": str(Path(str(distribution.locate_file(""))).resolve()),
+            }
+            if record["name"] in ("torch", "torchvision", "torchaudio"):
+                needs = re.findall(r"(?m)^Requires-Dist: *(.+?) *$", header)
+                record["needs"] = [need for need in needs if "extra ==" not in need]
+                record["installer"] = (distribution.read_text("INSTALLER") or "").strip()
+            every.append(record)
     return every
 
 

@@ -6,14 +6,11 @@ Functions, structures and numbers are those of nvml.h; whatever a card or a driv
 from __future__ import annotations
 
 import ctypes
-import glob
-import re
-import subprocess
 from ctypes import byref
 from pathlib import Path
 from typing import Any
 
-from ocrlab.hardware.system_files import link_target, read_text
+from ocrlab.hardware.system_files import read_text
 
 NAMES = ("libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
 UNCORRECTED, VOLATILE = 1, 0  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC
@@ -55,7 +52,7 @@ def health() -> dict[str, Any]:
     library, answer = open_library()
     if library is None:
         return answer
-    answer = {**answer, "cards": cards(library), "holders": holders()}
+    answer["cards"] = cards(library)
     library.nvmlShutdown()
     return answer
 
@@ -86,36 +83,6 @@ def cards(library: Any) -> list[dict[str, Any]]:
     return [_card(library, number) for number in range(count.value)]
 
 
-def holders(root: str = "/") -> list[dict[str, Any]]:
-    """Return the processes that hold a card's device file open, also those that NVML does not list."""
-    processes: dict[int, dict[str, Any]] = {}
-    for link in glob.iglob(f"{root}proc/[0-9]*/fd/*"):
-        if re.match(r"/dev/(nvidia\d+|dxg)$", link_target(Path(link))):
-            pid = int(link.split("/fd/")[0].rpartition("/")[2])
-            processes[pid] = {"pid": pid, "name": process_name(pid)}
-    return [processes[pid] for pid in sorted(processes)]
-
-
-def process_name(pid: int) -> str | None:
-    """Return the name of a process, None where it is gone or in another container."""
-    return read_text(Path(f"/proc/{pid}/comm")) or None
-
-
-def run_smi(seconds: float) -> dict[str, Any]:
-    """Return {"status", "said"} of `nvidia-smi -L`, {"missing"}, {"error"}, or {"hung"} where the driver hangs."""
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", "-L"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
-        )
-    except FileNotFoundError:
-        return {"missing": True}
-    except subprocess.TimeoutExpired:
-        return {"hung": seconds}
-    except OSError as error:
-        return {"error": str(error)}
-    return {"status": done.returncode, "said": (done.stdout + done.stderr)[:1000]}
-
-
 def _card(library: Any, number: int) -> dict[str, Any]:
     """Return name, memory with its holders, temperature, clocks, throttling and ECC errors of one card."""
     handle, name = ctypes.c_void_p(), ctypes.create_string_buffer(96)
@@ -128,7 +95,12 @@ def _card(library: Any, number: int) -> dict[str, Any]:
     for version in ("v3", "v2"):
         if _call(library, f"nvmlDeviceGetComputeRunningProcesses_{version}", handle, byref(count), buffer):
             card["processes"] = [
-                {"pid": p.pid, "bytes": None if p.used == HIDDEN else p.used, "name": process_name(p.pid)}
+                # A process that is gone, or in another container, has no name.
+                {
+                    "pid": p.pid,
+                    "bytes": None if p.used == HIDDEN else p.used,
+                    "name": read_text(Path(f"/proc/{p.pid}/comm")) or None,
+                }
                 for p in buffer[: count.value]
             ]
             break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import re
 from pathlib import Path
@@ -16,7 +15,7 @@ LINUX_DRIVERS = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/l
 
 
 def facts(root: str = "/") -> dict[str, Any]:
-    """Return whether this is WSL, and if so its kernel, /dev/dxg, the libcuda files, memory, and .wslconfig."""
+    """Return whether this is WSL, and if so its kernel, /dev/dxg, the libcuda files and memory."""
     top = Path(root)
     release = read_text(top / "proc/sys/kernel/osrelease") or read_text(top / "proc/version")
     if not re.search("microsoft", release, re.IGNORECASE):
@@ -31,18 +30,5 @@ def facts(root: str = "/") -> dict[str, Any]:
         "foreign": sorted(str(path) for path in linux if LIBRARIES not in os.path.realpath(path)),
         "memory": memory.get("MemTotal", 0),
         "swap": memory.get("SwapTotal", 0),
-        "config": config(top),
         "windows_folder": os.getcwd().startswith("/mnt/") if root == "/" else False,
     }
-
-
-def config(top: Path) -> dict[str, str]:
-    """Return the section [wsl2] of the .wslconfig of a Windows user, where one can be read."""
-    for file in sorted((top / "mnt/c/Users").glob("*/.wslconfig")):
-        parser = configparser.ConfigParser(strict=False, interpolation=None)
-        try:
-            parser.read_string(file.read_text(encoding="utf-8-sig", errors="replace"))
-            return dict(parser["wsl2"]) if parser.has_section("wsl2") else {}
-        except (OSError, configparser.Error):
-            continue
-    return {}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from ocrlab.hardware.doctor.doctor_job import STEPS, WORST, worst
-from ocrlab.hardware.doctor.text_table import NOTES, PLAIN, SIGNS, totals
+from ocrlab.hardware.doctor.text_table import NOTES, SIGNS, totals
 from ocrlab.records import Check
 from ocrlab.reports.view import LINE, View, coded, heading
 
@@ -55,7 +55,7 @@ def rows(checks: Sequence[Check]) -> View:
     html, lines = "", []
     for check in checks:
         body = f"<p>{escape(check.observed)}</p>"
-        lines.append(f"  {PLAIN[check.judgement]} {check.judgement:<4} {check.name}: {check.observed}")
+        lines.append(f"  {SIGNS[check.judgement]} {check.judgement:<4} {check.name}: {check.observed}")
         for word, text in (("need", check.need), ("do", check.do), ("cause", check.cause)):
             if text and check.judgement in ("warn", "fail"):
                 shown = f"<code>{escape(text)}</code>" if word == "do" else escape(text)

@@ -7,51 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.hardware import dataloader_probe, import_probe, installed_packages, openmp, smoke_test
+from ocrlab.hardware import installed_packages, openmp, torch_probe
 from ocrlab.hardware.doctor import probe_runner
-
-
-@pytest.fixture
-def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder on the search path for modules that a test makes."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    before = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if name.startswith("made_"):
-            del sys.modules[name]
-
-
-def test_an_import_tells_version_file_and_time(packages: Path) -> None:
-    (packages / "made_well.py").write_text("__version__ = '1.2'\n")
-    answer = import_probe.attempt("made_well")
-    assert (answer["imported"], answer["version"], answer["file"]) == (True, "1.2", str(packages / "made_well.py"))
-    assert answer["seconds"] >= 0
-
-
-@pytest.mark.parametrize(("source", "kind"), [
-    ("1 / 0", "ZeroDivisionError"),
-    ("raise SystemExit(1)", "SystemExit"),
-    ("import made_nowhere", "ModuleNotFoundError"),
-])  # fmt: skip
-def test_an_import_that_fails_tells_why_and_where(packages: Path, source: str, kind: str) -> None:
-    (packages / "made_badly.py").write_text(f"\n{source}\n")
-    answer = import_probe.attempt("made_badly")
-    assert not answer["imported"]
-    assert answer["error"]["type"] == kind
-    assert "made_badly.py:2" in answer["error"]["where"]
-
-
-@pytest.mark.parametrize("name", ["torch", "torchvision"])
-def test_a_package_that_cannot_be_imported_is_asked_nothing_more(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, name, None)
-    *_, answer = getattr(import_probe, name)()
-    assert (answer["imported"], answer["error"]["type"]) == (False, "ModuleNotFoundError")
 
 
 def test_cuda_openmp_and_cxx_libraries_count_as_mapped() -> None:
     names = "cudnn.so.9 cudnn_ops.so.9 cuda.so.1 gomp-2.so.1 iomp5.so omp.so.5 stdc++.so.6 c.so.6 cupti.so.12".split()
-    assert [name for name in names if not import_probe.FAMILIES.search(f"/s/lib{name}")] == names[-2:]
+    assert [name for name in names if not torch_probe.FAMILIES.search(f"/s/lib{name}")] == names[-2:]
 
 
 @pytest.fixture
@@ -82,7 +44,7 @@ def test_distributions_with_what_matters_of_them(site: Path) -> None:
     by_name = {distribution["name"]: distribution for distribution in installed_packages.distributions()}
     assert by_name["torch"]["version"] == "2.8.0+cu128"
     assert by_name["torch"]["needs"] == ["nvidia-cudnn-cu12==9.10.2"]
-    assert by_name["some-thing"]["needs"] == []
+    assert "needs" not in by_name["some-thing"]
     assert by_name["torch"]["place"] == str(site)
     assert "broken" not in by_name
 
@@ -132,7 +94,7 @@ torch = pytest.importorskip("torch")
 
 
 def test_every_rung_of_the_processor_holds() -> None:
-    answers = list(smoke_test.ladder("cpu"))
+    answers = list(torch_probe.ladder("cpu"))
     rungs = answers[-1]["rungs"]
     assert [rung["rung"] for rung in rungs if not rung["ok"]] == []
     assert [rung["rung"] for rung in rungs][-2:] == ["convolution step fp32", "convolution step bf16"]
@@ -140,31 +102,11 @@ def test_every_rung_of_the_processor_holds() -> None:
         assert before["at"] == after["rungs"][-1]["rung"]  # each is announced before it is climbed
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_limit_lets_a_right_step_pass_and_stops_a_wrong_step(precision: str) -> None:
-    assert smoke_test.step(torch, "cpu", precision, None) is None
-    right = torch.ones(3)
-    limit = smoke_test.CLOSE[precision]
-    assert smoke_test.wrong({"x": (right, right.double())}, limit) is None
-    assert "x differs" in (smoke_test.wrong({"x": (right, right + 1)}, limit) or "")
-    assert "x differs" in (smoke_test.wrong({"x": (right * float("nan"), right)}, limit) or "")
-
-
-def test_a_wrong_product_is_reported() -> None:
-    climb = smoke_test.rungs(torch, "cpu")
-    for name in climb:
-        if name == "copy back and compare":
-            break
-        assert next(climb) is None
-    climb.gi_frame.f_locals["product"][0, 0] += 1
-    assert "1 of 65536 products differ" in next(climb)
-
-
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_batches_come_back_whole(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    ran = probe_runner.run(sys.executable, Path(dataloader_probe.__file__), "batches", {"method": method}, deadline=120)
+    ran = probe_runner.run(sys.executable, Path(torch_probe.__file__), "batches", {"method": method}, deadline=120)
     assert ran.done, ran.errors
-    batches = dataloader_probe.ITEMS // 2
+    batches = torch_probe.ITEMS // 2
     assert (ran.answer["same"], ran.answer["batches"]) == (True, batches)
     assert ran.answer["at"] == f"batch {batches} of {batches}"

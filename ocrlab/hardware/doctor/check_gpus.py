@@ -87,7 +87,6 @@ EXCLUSIVE = {1: "exclusive (thread)", 2: "prohibited", 3: "exclusive process"}  
 NO_TOOLKIT = "torch brings its own CUDA: a driver is needed, a CUDA toolkit (nvcc) is not"
 NO_GPU = "no NVIDIA GPU on this machine"
 RECENT = 86_400.0  # seconds; an Xid of yesterday still explains the crash of this morning
-SMI = 8.0  # seconds; with eight cards and without persistence it takes 5
 
 
 def gpu_probes(options: Options) -> list[Probe]:
@@ -97,16 +96,19 @@ def gpu_probes(options: Options) -> list[Probe]:
     without work are a driver that will not answer. torch's first CUDA call is a probe of its own, apart from the
     import, because that is where a sick driver hangs. NVML answers in milliseconds, or never where the driver is stuck.
     """
-    driver, hang = ("driver",), "hang.cuda_init"
+    hang = "hang.cuda_init"
+
+    def skip_health(facts: Facts) -> str | None:  # where the driver hangs, NVML may still answer
+        driver = facts.get("driver")
+        return None if driver is None or has_card(driver["kernel"]) or driver["cuda"].get("devices") else NO_GPU
+
     return [
         Probe(4, "driver", PROBES / "nvidia_driver.py", "driver", judge_driver, 30, {}, 10, own=True,
             after=("packages",), hang=hang),
-        Probe(4, "torch and the GPU", PROBES / "import_probe.py", "torch_cuda", judge_torch_gpus, 60, {}, 20,
+        Probe(4, "torch and the GPU", PROBES / "torch_probe.py", "torch_cuda", judge_torch_gpus, 60, {}, 20,
             after=("driver", "import torch"), skip=skip_torch_gpus, hang=hang, crash="driver.state"),
-        Probe(7, "GPU health", PROBES / "nvml.py", "health", judge_cards, 15, own=True, after=driver,
+        Probe(7, "GPU health", PROBES / "nvml.py", "health", judge_cards, 15, own=True, after=("driver",),
             skip=skip_health, hang=hang),
-        Probe(7, "nvidia-smi", PROBES / "nvml.py", "run_smi", judge_smi, SMI + 4, {"seconds": SMI}, own=True,
-            after=driver, skip=skip_health, hang=hang),
         Probe(7, "kernel log", PROBES / "resource_limits.py", "kernel", judge_log, 15, {"seconds": RECENT}, own=True),
     ]  # fmt: skip
 
@@ -138,64 +140,86 @@ def skip_torch_gpus(facts: Facts) -> str | None:
     return torchless(facts)
 
 
-def skip_health(facts: Facts) -> str | None:
-    """Return why no card can be asked for its health; where the driver hangs, NVML may still answer."""
-    driver = facts.get("driver")
-    return None if driver is None or has_card(driver["kernel"]) or driver["cuda"].get("devices") else NO_GPU
-
-
 def judge_driver(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the findings on cards, nodes, `cuInit`, versions and devices."""
     kernel, library = answer["kernel"], answer["cuda"]
     build = facts["packages"]["torch"] if "packages" in facts else {}
-    if not library["loaded"] and not has_card(kernel):
+    if not library["loaded"] and has_card(kernel):
+        nouveau = "; the module nouveau is loaded instead of nvidia" if "nouveau" in kernel["modules"] else ""
+        yield fail(
+            "driver",
+            f"there is a GPU, but {library['error']}{nouveau}",
+            need=NO_TOOLKIT,
+            do="export LD_LIBRARY_PATH=/usr/lib/wsl/lib; update the Windows driver; install no Linux driver in WSL2"
+            if kernel["dxg"]
+            else "install the driver, as by ubuntu-drivers install; in a container: docker run --gpus all",
+            cause="driver.none",
+        )
+        return
+    if not library["loaded"]:
         wheel = f"; torch is built for CUDA {build['cuda']} and will use the processor" if build.get("cuda") else ""
         yield skip("NVIDIA GPU", NO_GPU + wheel)
         return
-    if not library["loaded"]:
-        nouveau = "; the module nouveau is loaded instead of nvidia" if "nouveau" in kernel["modules"] else ""
-        do = "install the driver of the distribution (ubuntu-drivers install); in a container: docker run --gpus all"
-        if kernel["dxg"]:
-            do = "export LD_LIBRARY_PATH=/usr/lib/wsl/lib; update the Windows driver; install no Linux driver in WSL2"
-        yield fail("driver", f"there is a GPU, but {library['error']}{nouveau}", NO_TOOLKIT, do, "driver.none")
-        return
-    yield from judge_nodes(kernel, library)
+    if not kernel["dxg"]:  # which WSL2 has instead of device nodes
+        yield from judge_nodes(kernel["nodes"], library)
     yield judge_cuinit(kernel, library)
     # The library's file name may name another version than the kernel's module.
     file = str(library.get("real") or "").rpartition("libcuda.so.")[2]
     if kernel["module"] and len(version(file)) > 1:
-        do = "sudo reboot; with a compat/ or stubs/ folder in LD_LIBRARY_PATH: unset LD_LIBRARY_PATH"
-        yield judge("driver versions", f"kernel module {kernel['module']}, libcuda {file}", "the same version", do,
-            "driver.state", warns=version(file) != version(kernel["module"]))  # fmt: skip
+        yield judge(
+            "driver versions",
+            f"kernel module {kernel['module']}, libcuda {file}",
+            need="the same version",
+            do="sudo reboot; with a compat/ or stubs/ folder in LD_LIBRARY_PATH: unset LD_LIBRARY_PATH",
+            cause="driver.state",
+            warns=version(file) != version(kernel["module"]),
+        )
     if library.get("version"):
         yield judge_cuda_version(library["version"], build, kernel)
     devices = library.get("devices") or []
     if library.get("init") == 0 and not devices:
-        do = "unset CUDA_VISIBLE_DEVICES; nvidia-smi -L"
-        yield fail("NVIDIA GPU", "the driver shows no device", "one", do, "driver.no_visible_device")
+        yield fail(
+            "NVIDIA GPU",
+            "the driver shows no device",
+            need="one",
+            do="unset CUDA_VISIBLE_DEVICES; nvidia-smi -L",
+            cause="driver.no_visible_device",
+        )
     for number, device in enumerate(devices):
-        major, minor = device["capability"]
-        observed = f"{device['name']}, compute capability {major}.{minor}, {size(device['bytes'])}"
         mode = EXCLUSIVE.get(device["mode"])
-        yield judge(f"GPU {number}", f"{observed}, {mode}" if mode else observed, "compute mode default",
-            f"sudo nvidia-smi -i {number} -c 0", "driver.device_busy", warns=mode is not None)  # fmt: skip
+        capability = ".".join(map(str, device["capability"]))
+        yield judge(
+            f"GPU {number}",
+            f"{device['name']}, compute capability {capability}, {size(device['bytes'])}"
+            + (f", {mode}" if mode else ""),
+            need="compute mode default",
+            do=f"sudo nvidia-smi -i {number} -c 0",
+            cause="driver.device_busy",
+            warns=mode is not None,
+        )
 
 
-def judge_nodes(kernel: dict[str, Any], library: dict[str, Any]) -> Iterator[Check]:
-    """Yield the finding on the device nodes; WSL2 has /dev/dxg instead of them."""
-    label, nodes = "device nodes", kernel["nodes"]
-    closed = {name: why for name, why in nodes.items() if why != "ok" and NODE.match(name)}
-    if kernel["dxg"]:
-        return
+def judge_nodes(nodes: dict[str, str], library: dict[str, Any]) -> Iterator[Check]:
+    """Yield the finding on the device nodes."""
+    closed = ", ".join(f"/dev/{name}: {why}" for name, why in nodes.items() if why != "ok" and NODE.match(name))
     if closed:
-        observed = ", ".join(f"/dev/{name}: {why}" for name, why in closed.items())
-        do = "sudo usermod -aG video,render $USER, and log in again"
-        yield fail(label, observed, "they can be opened", do, "driver.no_visible_device")
+        yield fail(
+            "device nodes",
+            closed,
+            need="they can be opened",
+            do="sudo usermod -aG video,render $USER, and log in again",
+            cause="driver.no_visible_device",
+        )
     elif "nvidia-uvm" not in nodes and library.get("init") != 0:
-        observed = f"no /dev/nvidia-uvm; there is: {', '.join(nodes) or 'no /dev/nvidia*'}"
-        yield warn(label, observed, "/dev/nvidia-uvm", "sudo nvidia-modprobe -u -c=0", "driver.state")
+        yield warn(
+            "device nodes",
+            f"no /dev/nvidia-uvm; there is: {', '.join(nodes) or 'no /dev/nvidia*'}",
+            need="/dev/nvidia-uvm",
+            do="sudo nvidia-modprobe -u -c=0",
+            cause="driver.state",
+        )
     elif nodes:
-        yield ok(label, f"{len(nodes)} of /dev/nvidia* can be opened")
+        yield ok("device nodes", f"{len(nodes)} of /dev/nvidia* can be opened")
 
 
 def judge_cuinit(kernel: dict[str, Any], library: dict[str, Any]) -> Check:
@@ -206,8 +230,7 @@ def judge_cuinit(kernel: dict[str, Any], library: dict[str, Any]) -> Check:
     if code is None:
         observed = f"{path} has no cuInit: {library.get('error')}"
         return fail("driver", observed, "NVIDIA's libcuda", "unset LD_LIBRARY_PATH", "driver.state")
-    unknown = CuinitError(f"CUresult {code}", "the driver did not start", "nvidia-smi")
-    error = CUINIT_ERRORS.get(code, unknown)
+    error = CUINIT_ERRORS.get(code) or CuinitError(f"CUresult {code}", "the driver did not start", "nvidia-smi")
     observed = f"cuInit returned {code}, {error.name}: {error.means}; libcuda is {path}"
     if code in (100, 101) and kernel["visible"] is not None:
         observed += f"; CUDA_VISIBLE_DEVICES={kernel['visible']!r}"
@@ -219,21 +242,25 @@ def judge_cuda_version(number: int, build: dict[str, Any], kernel: dict[str, Any
 
     `number` is what `cuDriverGetVersion` returns, 1000 * major + 10 * minor: 12020 is CUDA 12.2.
     """
-    label, wheel, major = "driver for this torch", version(build.get("cuda", "")), number // 1000
+    label, wheel, major, minor = "driver for this torch", version(build.get("cuda", "")), number // 1000, number % 1000
     driver = f"the driver {kernel['module']}" if kernel["module"] else "the driver"
-    supported = f"{driver} supports CUDA {major}.{number % 1000 // 10}"
+    observed = f"{driver} supports CUDA {major}.{minor // 10}"
     backend = WHEELS.get(min(major, max(WHEELS)), "cpu")  # the oldest build that is still made for its major version
     reinstall = f"uv pip install --reinstall --torch-backend={backend} torch torchvision"
+    if not wheel and build and not build.get("hip"):
+        return fail(label, "torch is built for the processor only", "a CUDA build", reinstall, "build.cpu_only")
     if not wheel:
-        if build and not build.get("hip"):
-            return fail(label, "torch is built for the processor only", "a CUDA build", reinstall, "build.cpu_only")
-        return skip(label, f"{supported}; no CUDA build of torch to compare it with")
-    observed, oldest = f"{supported}, torch is built for {build['cuda']}", OLDEST_DRIVERS.get(wheel[0], "the newest")
+        return skip(label, f"{observed}; no CUDA build of torch to compare it with")
+    observed, oldest = f"{observed}, torch is built for {build['cuda']}", OLDEST_DRIVERS.get(wheel[0], "the newest")
     if major < wheel[0]:
-        do = f"update the driver to {oldest} or newer, or take the build for this driver: {reinstall}"
-        return fail(label, f"{observed}: too old", f"driver {oldest} or newer for CUDA {wheel[0]}", do,
-            "driver.too_old")  # fmt: skip
-    if (major, number % 1000 // 10) < wheel[:2]:
+        return fail(
+            label,
+            f"{observed}: too old",
+            need=f"driver {oldest} or newer for CUDA {wheel[0]}",
+            do=f"update the driver to {oldest} or newer, or take the build for this driver: {reinstall}",
+            cause="driver.too_old",
+        )
+    if (major, minor // 10) < wheel[:2]:
         observed += "; works by minor-version compatibility, except for PTX that must be compiled for this GPU"
     return ok(label, observed)
 
@@ -258,11 +285,14 @@ def judge_torch_gpus(answer: Answer, facts: Facts) -> Iterator[Check]:
     if not gpus["devices"]:
         message = gpus["said"] or "; ".join(gpus["warned"]) or "torch.cuda.is_available() is False"
         message = " ".join(message.replace(QUESTION, " ").split())
-        cause = next(cause for pattern, cause in TORCH_MESSAGES if re.search(pattern, message))
-        observed = message[:MESSAGE] + ("…" if len(message) > MESSAGE else "")
         driver = judge_driver(facts["driver"], facts) if "driver" in facts else ()
-        do = next((check.do for check in driver if check.judgement == "fail"), "nvidia-smi; dmesg | grep -i nvrm")
-        yield fail("torch and the GPU", observed, "torch sees the GPU", do, cause)
+        yield fail(
+            "torch and the GPU",
+            message[:MESSAGE] + ("…" if len(message) > MESSAGE else ""),
+            need="torch sees the GPU",
+            do=next((check.do for check in driver if check.judgement == "fail"), "nvidia-smi; dmesg | grep -i nvrm"),
+            cause=next(cause for pattern, cause in TORCH_MESSAGES if re.search(pattern, message)),
+        )
         return
     yield ok("torch and the GPU", f"torch sees {len(gpus['devices'])}: {gpus['devices'][0]['name']}")
     build = {**torch_facts(facts), **gpus}
@@ -280,19 +310,18 @@ def judge_architecture(label: str, capability: tuple[int, ...], arch_list: list[
     have = f"compute capability {'.'.join(map(str, capability))}"
     if not matches:
         return skip(label, f"{have}; torch names no architectures")
-    cubins = [(int(arch["major"]), int(arch["minor"])) for arch in matches if arch["kind"] == "sm"]
+    cubins = [(int(a["major"]), int(a["minor"])) for a in matches if a["kind"] == "sm"]
     ptx = [(int(a["major"]), int(a["minor"])) for a in matches if a["kind"] == "compute" and not a["exact"]]
     observed = f"{have}; torch {build.get('version', '')} has {' '.join(arch_list)}"
     need = f"sm_{capability[0]}{capability[1]} in torch.cuda.get_arch_list()"
     if any(major == capability[0] and minor <= capability[1] for major, minor in cubins):
         return ok(label, observed)
-    newer = "a newer torch: uv pip install --upgrade --torch-backend=auto torch torchvision"
+    do = "a newer torch: uv pip install --upgrade --torch-backend=auto torch torchvision"
     if any(arch <= capability for arch in ptx):
-        do = f"expect a first call that takes minutes; better {newer}"
-        return warn(label, f"{observed}; only PTX fits", need, do, "build.arch")
-    do, oldest = newer, min(cubins, default=(0, 0))
-    if capability <= max(cubins, default=(0, 0)):
-        do = f"a build for older cards (this one begins at sm_{oldest[0]}{oldest[1]}): "
+        slow = f"expect a first call that takes minutes; better {do}"
+        return warn(label, f"{observed}; only PTX fits", need, slow, "build.arch")
+    if cubins and capability <= max(cubins):
+        do = f"a build for older cards (this one begins at sm_{''.join(map(str, min(cubins)))}): "
         do += "uv pip install --reinstall --torch-backend=cu126 torch torchvision"
     return fail(label, observed, need, do, "build.arch")
 
@@ -307,55 +336,55 @@ def judge_cards(answer: Answer, facts: Facts) -> Iterator[Check]:
     if not answer["loaded"]:
         do = "install the driver's nvidia-utils; in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         yield warn("GPU health", f"NVML is not there: {answer['error']}", "libnvidia-ml.so.1", do, "driver.state")
-        return
-    if answer["code"]:
+    elif answer["code"]:
         do = "sudo reboot: kernel module and driver libraries differ"
         yield fail("GPU health", answer["error"], "NVML starts", do, "driver.state")
-        return
-    for number, card in enumerate(answer["cards"]):
+    elif not answer["cards"]:
+        yield skip("GPU health", "NVML shows no card")
+    for number, card in enumerate(answer.get("cards", ())):
         if "error" in card:
             yield fail(f"GPU {number}", card["error"], "it answers", "dmesg | grep -i xid; sudo reboot", "hw.gpu")
-            continue
-        yield judge_card_memory(number, card, answer.get("holders") or [])
-        yield judge_card_health(number, card)
-    if not answer["cards"]:
-        yield skip("GPU health", "NVML shows no card")
+        else:
+            yield judge_card_memory(number, card)
+            yield judge_card_health(number, card)
 
 
-def judge_card_memory(number: int, card: dict[str, Any], holders: list[dict[str, Any]]) -> Check:
+def judge_card_memory(number: int, card: dict[str, Any]) -> Check:
     """Judge the memory of a card that others hold already."""
-    label, total = f"GPU {number} memory", card.get("total") or 0
+    label, total, processes = f"GPU {number} memory", card.get("total") or 0, card["processes"]
     if not total:
         return skip(label, "the card does not say how much it has")
-    observed, processes = f"{size(card['used'])} of {size(total)} in use", card["processes"]
     busy = card["used"] > BUSY * total
-    if processes:
-        names = [
-            f"{process['name'] or 'a process of another container'} ({process['pid']}"
-            + (f", {size(process['bytes'])})" if process["bytes"] is not None else ")")
-            for process in processes
-        ]
-        observed += f" by {', '.join(names)}"
-    elif busy and holders:
-        names = [f"{process['name']} ({process['pid']})" for process in holders]
-        observed += f"; /dev/nvidia* is held open by {', '.join(names)}"
-    elif busy:
-        observed += ", by no process that is visible here: another container, or one that died"
-    pids = " ".join(str(process["pid"]) for process in processes or holders if process["name"])
-    do = f"kill {pids}" if pids else "nvidia-smi on the host names it; sudo fuser -v /dev/nvidia*"
-    return judge(label, observed, f"at most {BUSY:.0%} before a training begins", do, "gpumem.foreign", warns=busy)
+    names = [
+        f"{process['name'] or 'a process of another container'} ({process['pid']}"
+        + (f", {size(process['bytes'])})" if process["bytes"] is not None else ")")
+        for process in processes
+    ]
+    holders = f" by {', '.join(names)}" if names else ""
+    if busy and not names:
+        holders = ", by no process that is visible here: another container, or one that died"
+    pids = " ".join(str(process["pid"]) for process in processes if process["name"])
+    return judge(
+        label,
+        f"{size(card['used'])} of {size(total)} in use{holders}",
+        need=f"at most {BUSY:.0%} before a training begins",
+        do=f"kill {pids}" if pids else "nvidia-smi on the host names it; sudo fuser -v /dev/nvidia*",
+        cause="gpumem.foreign",
+        warns=busy,
+    )
 
 
 def judge_card_health(number: int, card: dict[str, Any]) -> Check:
     """Judge errors of a card's memory, its temperature and what slows it down."""
     label, remap = f"GPU {number} health", card.get("remap") or {}
-    parts = [f"{card['temperature']} °C"] if "temperature" in card else []
-    parts += [f"{card['clock']} of {card.get('clock_most', '?')} MHz"] if "clock" in card else []
-    parts += [f"{card['power'] / 1000:.0f} of {card.get('power_limit', 0) / 1000:.0f} W"] if "power" in card else []
-    parts += [f"{card['ecc']} uncorrectable ECC errors"] if "ecc" in card else []
-    parts += [f"slowed down by {', '.join(card['throttled'])}"] if card["throttled"] else []
-    observed = ", ".join(parts) or "it reports nothing"
-    thermal = any("thermal" in name or "brake" in name for name in card["throttled"])
+    parts = [
+        f"{card['temperature']} °C" if "temperature" in card else "",
+        f"{card['clock']} of {card.get('clock_most', '?')} MHz" if "clock" in card else "",
+        f"{card['power'] / 1000:.0f} of {card.get('power_limit', 0) / 1000:.0f} W" if "power" in card else "",
+        f"{card['ecc']} uncorrectable ECC errors" if "ecc" in card else "",
+        f"slowed down by {', '.join(card['throttled'])}" if card["throttled"] else "",
+    ]
+    observed = ", ".join(filter(None, parts)) or "it reports nothing"
     if remap.get("failed"):
         return fail(label, f"{observed}; a row could not be replaced", "healthy memory", "exchange the card", "hw.gpu")
     if card.get("ecc"):
@@ -363,24 +392,15 @@ def judge_card_health(number: int, card: dict[str, Any]) -> Check:
         return fail(label, observed, "no uncorrectable ECC error", do, "hw.gpu")
     if remap.get("pending") or card.get("retired_pending"):
         return warn(label, f"{observed}; rows wait for a reset to be replaced", "none", "sudo reboot", "hw.gpu")
-    do = "nvidia-smi -q -d TEMPERATURE,PERFORMANCE; clean the fans"
-    hot = card.get("temperature", 0) >= min(HOT, card.get("slowdown", HOT))
-    return judge(label, observed, f"below {HOT} °C", do, "hw.gpu", warns=thermal or hot)
-
-
-def judge_smi(answer: Answer, facts: Facts) -> Iterator[Check]:
-    """Yield the finding on nvidia-smi: it is the first thing to hang with a driver."""
-    if answer.get("missing"):
-        yield skip("nvidia-smi", "not installed; nothing needs it")
-    elif "hung" in answer:
-        observed = f"nvidia-smi did not return within {answer['hung']:.0f} s"
-        yield fail("nvidia-smi", observed, "an answer", "dmesg | grep -iE 'nvrm|xid'; sudo reboot", "hang.cuda_init")
-    elif answer.get("status") or "error" in answer:
-        message = str(answer.get("said") or answer.get("error")).strip().partition("\n")[0]
-        observed = f"exit status {answer.get('status')}: {message}"
-        yield fail("nvidia-smi", observed, "it lists the cards", "fix what step 4 says of the driver", "driver.state")
-    else:
-        yield ok("nvidia-smi", f"lists {answer['said'].count('GPU ')} cards")
+    slowed = any("thermal" in name or "brake" in name for name in card["throttled"])
+    return judge(
+        label,
+        observed,
+        need=f"below {HOT} °C",
+        do="nvidia-smi -q -d TEMPERATURE,PERFORMANCE; clean the fans",
+        cause="hw.gpu",
+        warns=slowed or card.get("temperature", 0) >= min(HOT, card.get("slowdown", HOT)),
+    )
 
 
 def judge_log(answer: Answer, facts: Facts) -> Iterator[Check]:
@@ -399,15 +419,23 @@ def judge_log(answer: Answer, facts: Facts) -> Iterator[Check]:
         judged, cause = (fail, "hw.gpu") if HARDWARE & numbers else (warn, "hw.xid_app")
         yield judged("kernel log: Xid", observed, "no Xid", do, cause)
     if traps:
-        last = traps[-1]
-        observed = f"illegal instructions in the last day: {len(traps)}; the last: {last.name} in {last.library}"
-        do = f"reinstall the package of {last.library}; dmesg | grep 'invalid opcode'"
-        yield warn("kernel log: SIGILL", observed, "no illegal instruction", do, "build.cpu_isa")
+        last = f"{traps[-1].name} in {traps[-1].library}"
+        yield warn(
+            "kernel log: SIGILL",
+            f"illegal instructions in the last day: {len(traps)}; the last: {last}",
+            need="no illegal instruction",
+            do=f"reinstall the package of {traps[-1].library}; dmesg | grep 'invalid opcode'",
+            cause="build.cpu_isa",
+        )
     if killed:
         resident = re.search(r"anon-rss:(\d+)kB", killed[-1].text)
-        observed = f"{len(killed)} processes killed for memory in the last day; the last: {killed[-1].name}"
-        observed += f", which held {size(int(resident[1]) * 1024)}" if resident else ""
-        do = "fewer loader workers and smaller batches; dmesg | grep 'Killed process'"
-        yield warn("kernel log: memory", observed, "nothing killed for memory", do, "host.oom_kill")
+        held = f", which held {size(int(resident[1]) * 1024)}" if resident else ""
+        yield warn(
+            "kernel log: memory",
+            f"{len(killed)} processes killed for memory in the last day; the last: {killed[-1].name}{held}",
+            need="nothing killed for memory",
+            do="fewer loader workers and smaller batches; dmesg | grep 'Killed process'",
+            cause="host.oom_kill",
+        )
     if not (xids or traps or killed):
         yield ok("kernel log", "no Xid, no illegal instruction, nothing killed for memory in the last day")

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from ocrlab.hardware.doctor.check_packages import torch_facts
-from ocrlab.hardware.doctor.check_spec import PROBES, Answer, Facts, Options, Probe, fail, judge, ok, size, skip, warn
+from ocrlab.hardware.doctor.check_spec import (
+    PROBES,
+    Answer,
+    Facts,
+    Options,
+    Probe,
+    fail,
+    judge,
+    ok,
+    size,
+    skip,
+    version,
+    warn,
+)
 from ocrlab.records import Check
 
 # What torch calls its kernels (aten/src/ATen/native/DispatchStub) -> the flag of /proc/cpuinfo that they need.
 DISPATCHES = {"AVX2": "avx2", "AVX512": "avx512f", "AVX512_VNNI": "avx512_vnni", "AVX10": "avx512f", "AMX": "amx_tile"}
 CAPS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "NPY_DISABLE_CPU_FEATURES",
         "MKL_ENABLE_INSTRUCTIONS", "OPENCV_CPU_DISABLE", "OPENBLAS_CORETYPE")  # fmt: skip
-NUMPY_FEATURES = ("AVX2", "AVX512_", "X86_V", "NEON", "SVE", "ASIMD")  # those worth a word, as they begin
 
 MIB, GIB = 1 << 20, 1 << 30
 WSL_MEMORY_GOOD = 8 << 30  # bytes; WSL2 gets half of the machine unless .wslconfig says otherwise
@@ -35,9 +48,7 @@ def machine_probes(options: Options) -> list[Probe]:
     """
     probe = PROBES / "resource_limits.py"
 
-    def disk(name: str, folder: str) -> Probe:
-        return Probe(9, name, probe, "disk", lambda a, f: judge_disk(name, a), 15, {"folder": folder}, own=True)
-
+    folders = {"disk for runs": str(options.runs), "disk for temporary files": tempfile.gettempdir()}
     return [
         Probe(3, "processor", probe, "processor", judge_processor, 10, own=True, after=("import torch",)),
         Probe(8, "WSL2", PROBES / "wsl.py", "facts", judge_wsl, 15, own=True),
@@ -45,8 +56,10 @@ def machine_probes(options: Options) -> list[Probe]:
         Probe(9, "shared memory", probe, "shared_memory", judge_shm, 10, own=True, crash="host.shm"),
         Probe(9, "open files", probe, "descriptors", judge_files, 10, own=True),
         Probe(9, "threads", probe, "threads", judge_threads, 10, own=True, hang="host.thread_limit"),
-        disk("disk for runs", str(options.runs)),
-        disk("disk for temporary files", tempfile.gettempdir()),
+        *(
+            Probe(9, name, probe, "disk", partial(judge_disk, name), 15, {"folder": folder}, own=True)
+            for name, folder in folders.items()
+        ),
     ]
 
 
@@ -54,14 +67,21 @@ def judge_processor(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the findings on instruction sets, on what is dispatched, and on what switches it off."""
     flags = set(answer["flags"])
     yield judge_instructions(answer, flags)
-    yield judge_dispatch(torch_facts(facts).get("dispatched"), flags, answer)
-    features = facts.get("import torch", {}).get("numpy")
-    if features:
-        newest = [name for name in features["has"] if name.startswith(NUMPY_FEATURES)]
-        observed = f"NumPy finds {', '.join(newest) or 'nothing beyond its baseline'}"
-        lacks = sorted(set(features["baseline"]) - set(features["has"]))
-        yield judge("NumPy's kernels", observed, f"its baseline {', '.join(lacks)}",
-            "pip install --no-binary numpy numpy", "build.cpu_isa", fails=bool(lacks))  # fmt: skip
+    capability = torch_facts(facts).get("dispatched") or ""
+    flag = DISPATCHES.get(capability)
+    lacks = bool(flag and flags) and flag not in flags and answer["machine"] == "x86_64"
+    if capability:
+        yield judge(
+            "dispatched kernels",
+            f"torch uses its {capability} kernels (chosen at run time, whatever it was compiled for)"
+            + (f", but this processor lacks {flag}" if lacks else ""),
+            need=f"a processor with {flag}",
+            do="unset ATEN_CPU_CAPABILITY",
+            cause="build.cpu_isa",
+            fails=lacks,
+        )
+    else:
+        yield skip("dispatched kernels", "torch did not say, see step 2")
     caps = {name: answer["variables"][name] for name in CAPS if answer["variables"].get(name)}
     if caps:
         observed = ", ".join(f"{name}={value}" for name, value in caps.items())
@@ -77,23 +97,16 @@ def judge_instructions(answer: dict[str, Any], flags: set[str]) -> Check:
         return skip(label, "/proc/cpuinfo lists no flags")
     have = [flag for flag in ("sse4_2", "avx", "avx2", "fma", "avx512f", "amx_tile") if flag in flags]
     old, slow = "sse4_2" not in flags, "avx2" not in flags
-    observed = f"{name}: {', '.join(have) or 'none of sse4_2, avx, avx2'}"
-    observed += "; a virtual machine hides it" if slow and "hypervisor" in flags else ""
-    need = "sse4_2: NumPy and torch die of SIGILL" if old else "avx2: torch is several times slower"
-    do = "in a virtual machine pass the host's processor through (qemu -cpu host)"
-    return judge(label, observed, need, do, "build.cpu_isa", fails=old, warns=slow)
-
-
-def judge_dispatch(capability: str | None, flags: set[str], answer: dict[str, Any]) -> Check:
-    """Judge what torch dispatches at run time against what the processor has."""
-    if not capability:
-        return skip("dispatched kernels", "torch did not say, see step 2")
-    flag = DISPATCHES.get(capability)
-    observed = f"torch uses its {capability} kernels (chosen at run time, whatever it was compiled for)"
-    lacks = bool(flag and flags) and flag not in flags and answer["machine"] == "x86_64"
-    observed += f", but this processor lacks {flag}" if lacks else ""
-    need, do = f"a processor with {flag}", "unset ATEN_CPU_CAPABILITY"
-    return judge("dispatched kernels", observed, need, do, "build.cpu_isa", fails=lacks)
+    return judge(
+        label,
+        f"{name}: {', '.join(have) or 'none of sse4_2, avx, avx2'}"
+        + ("; a virtual machine hides it" if slow and "hypervisor" in flags else ""),
+        need="sse4_2: NumPy and torch die of SIGILL" if old else "avx2: torch is several times slower",
+        do="in a virtual machine pass the host's processor through (qemu -cpu host)",
+        cause="build.cpu_isa",
+        fails=old,
+        warns=slow,
+    )
 
 
 def judge_wsl(answer: Answer, facts: Facts) -> Iterator[Check]:
@@ -104,34 +117,41 @@ def judge_wsl(answer: Answer, facts: Facts) -> Iterator[Check]:
     if answer["wsl"] == 1:
         yield fail("WSL2", "this is WSL 1, which has no GPU", "WSL 2", "in Windows: wsl --set-version DISTRO 2")
         return
-    numbers = tuple(int(part) for part in answer["release"].split("-")[0].split(".")[:3] if part.isdigit())
-    observed = f"kernel {answer['release']}, " + ("/dev/dxg is there" if answer["dxg"] else "no /dev/dxg")
     newer = f"kernel {'.'.join(map(str, OLDEST_WSL_KERNEL))} or newer"
-    need, cause = (newer, "wsl.limits") if answer["dxg"] else ("/dev/dxg for a GPU", "driver.none")
-    do = "in Windows: wsl --update && wsl --shutdown"
-    yield judge("WSL2", observed, need, do, cause, warns=not answer["dxg"] or numbers < OLDEST_WSL_KERNEL)
-
-    label = "WSL2 libcuda"  # of Windows's driver, with no Linux driver beside it
-    if answer["foreign"]:
-        observed = f"a Linux driver is installed as well: {', '.join(answer['foreign'][:2])}"
-        do = "sudo apt-get remove --purge '^libnvidia-.*'"
-        yield fail(label, observed, "only /usr/lib/wsl/lib", do, "driver.state")
-    elif answer["dxg"] and not answer["libcuda"]:
-        need, do = "/usr/lib/wsl/lib/libcuda.so.1", "update the NVIDIA driver in Windows, then wsl --shutdown"
-        yield fail(label, "Windows's driver brings no libcuda", need, do, "driver.none")
+    yield judge(
+        "WSL2",
+        f"kernel {answer['release']}, " + ("/dev/dxg is there" if answer["dxg"] else "no /dev/dxg"),
+        need=newer if answer["dxg"] else "/dev/dxg for a GPU",
+        do="in Windows: wsl --update && wsl --shutdown",
+        cause="wsl.limits" if answer["dxg"] else "driver.none",
+        warns=not answer["dxg"] or version(answer["release"]) < OLDEST_WSL_KERNEL,
+    )
+    if answer["foreign"]:  # a Linux driver beside that of Windows
+        yield fail(
+            "WSL2 libcuda",
+            f"a Linux driver is installed as well: {', '.join(answer['foreign'][:2])}",
+            need="only /usr/lib/wsl/lib",
+            do="sudo apt-get remove --purge '^libnvidia-.*'",
+            cause="driver.state",
+        )
     else:
-        yield ok(label, ", ".join(answer["libcuda"]) or "none, and no GPU")
-
-    cap, memory = answer["config"].get("memory"), answer["memory"]
-    observed = f"{size(memory)} and {size(answer['swap'])} of swap, "
-    observed += f".wslconfig says memory={cap}" if cap else "half of Windows's memory unless .wslconfig says otherwise"
-    do = "in %UserProfile%\\.wslconfig: [wsl2] memory=24GB, then wsl --shutdown"
-    need = f"{size(WSL_MEMORY_GOOD)} or more"
-    yield judge("WSL2 memory", observed, need, do, "wsl.limits", warns=memory < WSL_MEMORY_GOOD)
-    # The limit on pinned memory cannot be asked for, only tried, and trying can stop Windows.
-    observed = f"pinned host memory is limited by Windows, to about {size(memory / 2)} here"
-    do = "on 'CUDA error: out of memory' of a pin_memory thread: pin_memory=False"
-    yield ok("WSL2 pinned memory", observed, do=do)
+        yield judge(
+            "WSL2 libcuda",
+            ", ".join(answer["libcuda"]) or "Windows's driver brings no libcuda",
+            need="/usr/lib/wsl/lib/libcuda.so.1",
+            do="update the NVIDIA driver in Windows, then wsl --shutdown",
+            cause="driver.none",
+            fails=answer["dxg"] and not answer["libcuda"],
+        )
+    sizes = f"{size(answer['memory'])} and {size(answer['swap'])} of swap"
+    yield judge(
+        "WSL2 memory",
+        f"{sizes}; .wslconfig sets it, by default half of Windows's memory",
+        need=f"{size(WSL_MEMORY_GOOD)} or more",
+        do="in %UserProfile%\\.wslconfig: [wsl2] memory=24GB, then wsl --shutdown",
+        cause="wsl.limits",
+        warns=answer["memory"] < WSL_MEMORY_GOOD,
+    )
     if answer["windows_folder"]:
         need, do = "data and runs on the Linux disk", "cp -r the folder to your Linux home"
         yield warn("WSL2 disk", "this folder is on Windows's disk, which is many times slower", need, do)
@@ -139,7 +159,7 @@ def judge_wsl(answer: Answer, facts: Facts) -> Iterator[Check]:
 
 def judge_host_memory(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the finding on memory, as the machine and the control group allow it."""
-    label, limit, total = "memory", answer["limit"] or 0, answer["total"]
+    limit, total = answer["limit"] or 0, answer["total"]
     free = [answer["available"]] if answer["available"] is not None else []
     if limit and answer["used_of_group"] is not None and limit < (total or limit + 1):
         free.append(limit - answer["used_of_group"] + answer["inactive"])
@@ -148,65 +168,84 @@ def judge_host_memory(answer: Answer, facts: Facts) -> Iterator[Check]:
     if limit and total and limit < total:
         observed += f", the control group's limit (the machine has {size(total)})"
     if answer["address_space"] is not None:
-        observed += f"; address space limited to {size(answer['address_space'])}"
-        need, do = "no ulimit -v: CUDA reserves more than it uses", "ulimit -v unlimited"
-        yield warn(label, observed, need, do, "host.alloc_fail")
+        yield warn(
+            "memory",
+            f"{observed}; address space limited to {size(answer['address_space'])}",
+            need="no ulimit -v: CUDA reserves more than it uses",
+            do="ulimit -v unlimited",
+            cause="host.alloc_fail",
+        )
     elif available >= MEMORY_GOOD and answer["overcommit"] == "2":
         observed += "; vm.overcommit_memory is 2: fork and big allocations are refused early"
-        yield warn(label, observed, "0 or 1", "sudo sysctl vm.overcommit_memory=0", "host.alloc_fail")
+        yield warn("memory", observed, "0 or 1", "sudo sysctl vm.overcommit_memory=0", "host.alloc_fail")
     else:
-        do = "end other programs; docker run --memory=8g; fewer loader workers"
-        yield judge(label, observed, f"{size(MEMORY_GOOD)} or more", do, "host.oom_kill",
-            fails=available < MEMORY_LEAST, warns=available < MEMORY_GOOD)  # fmt: skip
+        yield judge(
+            "memory",
+            observed,
+            need=f"{size(MEMORY_GOOD)} or more",
+            do="end other programs; docker run --memory=8g; fewer loader workers",
+            cause="host.oom_kill",
+            fails=available < MEMORY_LEAST,
+            warns=available < MEMORY_GOOD,
+        )
 
 
 def judge_shm(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the finding on /dev/shm, through which loader workers hand over their batches."""
-    label, do = "shared memory", "docker run --shm-size=8g (or --ipc=host); sudo mount -o remount,size=8g /dev/shm"
+    do = "docker run --shm-size=8g (or --ipc=host); sudo mount -o remount,size=8g /dev/shm"
     if "error" in answer:
-        yield fail(label, f"/dev/shm: {answer['error']}", "it can be written", do, "host.shm")
+        yield fail("shared memory", f"/dev/shm: {answer['error']}", "it can be written", do, "host.shm")
         return
     free, left = answer["free"], answer["left"]
     observed = f"/dev/shm has {size(free)} free of {size(answer['total'])}"
     if left:
         observed += f"; {len(left)} files torch_* of dead processes"
         do = f"rm {' '.join('/dev/shm/' + name for name in left[:3])}"
-    if free >= SHM_GOOD:
-        yield ok(label, observed, do=do if left else "")
-    else:
-        need = f"{size(SHM_GOOD)} or more for loader workers"
-        yield judge(label, observed, need, do, "host.shm", fails=free < SHM_LEAST, warns=True)
+    need = f"{size(SHM_GOOD)} or more for loader workers"
+    yield judge("shared memory", observed, need, do, "host.shm", fails=free < SHM_LEAST, warns=free < SHM_GOOD)
 
 
 def judge_files(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the finding on the limit of open files."""
     soft, hard = answer["soft"], answer["hard"]
-    observed = f"{soft} at most ({'the hard limit too' if soft >= hard else f'could be raised to {hard}'})"
     do = f"ulimit -n {min(hard, 65536)}"
     if hard < FILES_GOOD:
         do = "raise the hard limit: docker run --ulimit nofile=65536:65536; in systemd LimitNOFILE=65536; else "
         do += "`* hard nofile 65536` in /etc/security/limits.conf, and log in again"
-    yield judge("open files", observed, f"{FILES_GOOD} or more", do, "host.fd_limit",
-        fails=soft < FILES_LEAST, warns=soft < FILES_GOOD)  # fmt: skip
+    yield judge(
+        "open files",
+        f"{soft} at most ({'the hard limit too' if soft >= hard else f'could be raised to {hard}'})",
+        need=f"{FILES_GOOD} or more",
+        do=do,
+        cause="host.fd_limit",
+        fails=soft < FILES_LEAST,
+        warns=soft < FILES_GOOD,
+    )
 
 
 def judge_threads(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the finding on threads: they were really started."""
     started, wanted, group, used = answer["started"], answer["wanted"], answer["group"], answer["used_of_group"]
-    parts = [f"{started} of {wanted} started"]
-    parts += [f"RLIMIT_NPROC {answer['processes']}"] if answer["processes"] is not None else []
-    parts += [f"the control group allows {group}, {used} are in use"] if group is not None else []
     few = started < wanted
-    observed = "; ".join(parts) + (f": {answer['error']}" if few else "")
-    do = "ulimit -u unlimited; docker run --pids-limit=-1; OMP_NUM_THREADS=1"
-    yield judge("threads", observed, f"{wanted if few else PIDS_GOOD} or more", do, "host.thread_limit",
-        fails=few, warns=group is not None and group - (used or 0) < PIDS_GOOD)  # fmt: skip
+    parts = [
+        f"{started} of {wanted} started",
+        *([f"RLIMIT_NPROC {answer['processes']}"] if answer["processes"] is not None else []),
+        *([f"the control group allows {group}, {used} are in use"] if group is not None else []),
+    ]
+    yield judge(
+        "threads",
+        "; ".join(parts) + (f": {answer['error']}" if few else ""),
+        need=f"{wanted if few else PIDS_GOOD} or more",
+        do="ulimit -u unlimited; docker run --pids-limit=-1; OMP_NUM_THREADS=1",
+        cause="host.thread_limit",
+        fails=few,
+        warns=group is not None and group - (used or 0) < PIDS_GOOD,
+    )
 
 
-def judge_disk(label: str, answer: Answer) -> Iterator[Check]:
+def judge_disk(label: str, answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the finding on a folder that was written to."""
-    where = answer["folder"]
-    need = f"{size(DISK_GOOD)} free, and a write that is synced"
+    where, need = answer["folder"], f"{size(DISK_GOOD)} free, and a write that is synced"
     do = f"df -h '{where}' ; free space there, or choose another folder"
     if "error" in answer:
         causes = {1: "io.permission", 2: "io.missing", 13: "io.permission", 30: "io.permission"}  # by errno

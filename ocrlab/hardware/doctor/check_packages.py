@@ -19,7 +19,6 @@ from ocrlab.hardware.doctor.check_spec import (
     Probe,
     fail,
     judge,
-    ok,
     skip,
     version,
     warn,
@@ -32,7 +31,6 @@ SELDOM = ("code", "parser", "profile", "symbol", "test")  # of Python's own modu
 TRAINS = {"torchvision": "torchvision", "numpy": "numpy", "cv2": "opencv-python"}  # module -> what provides it
 PIN = re.compile(r"^(?P<name>[A-Za-z0-9_.-]+)\s*\(?==\s*(?P<version>[^;,)\s]+)\)?(?:\s*;\s*(?P<marker>.*))?$")
 SLOW_IMPORT = 15.0  # seconds; torch takes 2 from a warm disk and 8 from a cold one
-MANY = 200  # files that are compiled again at each start: a second or more; torch has a thousand
 NMS = [0, 2]  # of three boxes, the second of which overlaps the first by 0.68
 
 Installed = dict[str, list[dict[str, Any]]]  # the distributions of each name, in the order of the search path
@@ -45,17 +43,17 @@ def package_probes(options: Options) -> list[Probe]:
     network disk; a slow disk does not explain ten seconds without CPU time or reading. wandb is imported so that
     a tracker that hangs at import is found before a training waits for it.
     """
-    probe, python = PROBES / "import_probe.py", options.python
+    probe, python = PROBES / "torch_probe.py", options.python
 
     def imported(name: str, hang: str) -> Probe:
-        return Probe(2, f"import {name}", probe, "imported", lambda a, f: judge_import(name, a, python), 30,
+        return Probe(2, f"import {name}", probe, "imported", partial(judge_import, name, python), 30,
             {"name": name}, 8, after=("packages",), skip=partial(not_installed, name), hang=hang)  # fmt: skip
 
     return [
-        Probe(1, "packages", PROBES / "installed_packages.py", "facts", lambda a, f: judge_packages(a, python), 20),
-        Probe(2, "import torch", probe, "torch", lambda a, f: judge_import("torch", a, python), 60, {}, 10,
+        Probe(1, "packages", PROBES / "installed_packages.py", "facts", partial(judge_packages, python), 20),
+        Probe(2, "import torch", probe, "torch", partial(judge_import, "torch", python), 60, {}, 10,
             after=("packages",), skip=partial(not_installed, "torch"), hang="hang.import"),
-        Probe(2, "import torchvision", probe, "torchvision", lambda a, f: judge_torchvision(a, f, python), 60, {}, 10,
+        Probe(2, "import torchvision", probe, "torchvision", partial(judge_torchvision, python), 60, {}, 10,
             after=("packages", "import torch"), hang="hang.import", crash="build.torchvision",
             skip=lambda facts: not_installed("torchvision", facts) or torchless(facts)),
         imported("cv2", "hang.import"),
@@ -82,51 +80,54 @@ def torch_facts(facts: Facts) -> dict[str, Any]:
     return {key: value for answer in probes for key, value in answer.get("torch", {}).items()}
 
 
-def judge_packages(answer: Answer, python: str) -> Iterator[Check]:
+def judge_packages(python: str, answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the findings on the interpreter and on its packages; `python` is what it was called by."""
     yield judge_interpreter(answer["interpreter"])
     torch, origins = answer["torch"], answer["found"]
-    if torch:
-        cuda, hip = torch.get("cuda"), torch.get("hip")
-        build = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else "CPU only"
-        yield ok("torch installed", f"torch {torch.get('version', 'of unknown version')} for {build}")
-    else:
-        yield fail("torch installed", "torch is not installed here", "torch", f"{python} -m pip install torch")
+    cuda, hip = torch.get("cuda"), torch.get("hip")
+    build = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else "CPU only"
+    yield judge(
+        "torch installed",
+        f"torch {torch.get('version', 'of unknown version')} for {build}" if torch else "torch is not installed here",
+        need="torch",
+        do=f"{python} -m pip install torch",
+        fails=not torch,
+    )
     absent = [package for module, package in TRAINS.items() if origins.get(module) is None]
-    if absent:  # other programs than `ocrlab train` may do without
-        do = f"{python} -m pip install {' '.join(absent)}"
-        yield warn("packages present", f"not installed: {', '.join(absent)}", "needed by ocrlab train", do)
-    else:
-        yield ok("packages present", ", ".join(["torch", *TRAINS] if origins.get("torch") else TRAINS))
+    yield judge(
+        "packages present",
+        f"not installed: {', '.join(absent)}" if absent else ", ".join(TRAINS),
+        need="needed by ocrlab train",  # other programs may do without
+        do=f"{python} -m pip install {' '.join(absent)}",
+        warns=bool(absent),
+    )
     installed: Installed = defaultdict(list)
-    for distribution in answer["distributions"]:
-        others = [(other["version"], other["place"]) for other in installed[distribution["name"]]]
-        if (distribution["version"], distribution["place"]) not in others:
-            installed[distribution["name"]].append(distribution)
+    for each in {(d["name"], d["version"], d["place"]): d for d in answer["distributions"]}.values():
+        installed[each["name"]].append(each)
     yield from judge_pairs(installed, python)
     yield judge_mixed(answer, installed, python)
     files = sorted(shadowing_files(answer), key=is_harmful, reverse=True)
-    if files:
-        observed = f"imported instead of the real module: {', '.join(files)}"
-        judged = fail if is_harmful(files[0]) else warn
-        yield judged("names shadowed", observed, "files with names of their own", rename_command(files[0]))
-    else:
-        yield ok("names shadowed", "no file of this folder hides a module")
+    yield judge(
+        "names shadowed",
+        f"imported instead of the real module: {', '.join(files)}"
+        if files
+        else "no file of this folder hides a module",
+        need="files with names of their own",
+        do=rename_command(files[0]) if files else "",
+        fails=any(map(is_harmful, files)),
+        warns=bool(files),
+    )
 
 
 def judge_interpreter(python: dict[str, Any]) -> Check:
     """Judge the interpreter itself."""
     kind = "in a virtual environment" if python["environment"] else "the system's Python"
     observed = f"{python['implementation']} {python['version']}, {python['bits']} bit, {python['machine']}, {kind}"
-    variables = python["variables"]
+    observed += "".join(f"; {name}={value}" for name, value in python["variables"].items())
     if python["bits"] != 64 or python["implementation"] != "CPython":
         return fail("interpreter", observed, "CPython, 64 bit: torch has no other wheels", "uv venv --python 3.12")
-    if "PYTHONHOME" in variables:
-        observed += f"; PYTHONHOME={variables['PYTHONHOME']}"
-        return warn("interpreter", observed, "no PYTHONHOME", "unset PYTHONHOME")
-    if "PYTHONPATH" in variables:
-        observed += f"; PYTHONPATH={variables['PYTHONPATH']} is searched first"
-    return ok("interpreter", observed)
+    home = "PYTHONHOME" in python["variables"]
+    return judge("interpreter", observed, "no PYTHONHOME", "unset PYTHONHOME", warns=home)
 
 
 def judge_pairs(installed: Installed, python: str) -> Iterator[Check]:
@@ -136,30 +137,37 @@ def judge_pairs(installed: Installed, python: str) -> Iterator[Check]:
             continue
         have, other = installed["torch"][0]["version"], installed[name][0]["version"]
         pins = [pin for need in installed[name][0]["needs"] if (pin := PIN.match(need)) and pin["name"] == "torch"]
-        label, backend, other_backend = f"torch and {name}", have.partition("+")[2], other.partition("+")[2]
+        backend, other_backend = have.partition("+")[2], other.partition("+")[2]  # cu126, cpu, rocm6.4
         if pins and version(pins[0]["version"]) != version(have):
             # torchvision 0.15 + n belongs to torch 2.n; torchaudio has torch's numbers.
             major, minor, *_ = (*version(have), 0, 0)
             release = f"0.{minor + 15}.*" if name == "torchvision" and major == 2 else f"{major}.{minor}.*"
-            observed = f"{name} {other} was built for torch {pins[0]['version']}, installed is {have}"
-            do = f"{python} -m pip install --force-reinstall --no-deps {name}=={release}"
-            yield fail(label, observed, "the two of one release", do, "build.torchvision")
-        elif backend and other_backend and backend != other_backend:  # cu126, cpu, rocm6.4
-            observed = f"torch {have}, {name} {other}: built for different CUDA versions"
-            do = f"reinstall both from the same index: uv pip install --torch-backend={backend} torch {name}"
-            yield fail(label, observed, "the same CUDA version", do, "build.torchvision")
+            yield fail(
+                f"torch and {name}",
+                f"{name} {other} was built for torch {pins[0]['version']}, installed is {have}",
+                need="the two of one release",
+                do=f"{python} -m pip install --force-reinstall --no-deps {name}=={release}",
+                cause="build.torchvision",
+            )
         else:
-            yield ok(label, f"torch {have}, {name} {other}")
+            differ = bool(backend and other_backend) and backend != other_backend
+            yield judge(
+                f"torch and {name}",
+                f"torch {have}, {name} {other}" + (": built for different CUDA versions" if differ else ""),
+                need="the same CUDA version",
+                do=f"reinstall both from the same index: uv pip install --torch-backend={backend} torch {name}",
+                cause="build.torchvision",
+                fails=differ,
+            )
 
 
 def judge_mixed(answer: dict[str, Any], installed: Installed, python: str) -> Check:
     """Judge packages that are there twice, against each other, or half removed."""
     label, pip = "packages mixed", f"{python} -m pip"
-    twice = {name: sorted({each["version"] for each in every}) for name, every in installed.items()}
-    twice = {name: versions for name, versions in twice.items() if len(versions) > 1}
+    versions = {name: sorted({each["version"] for each in every}) for name, every in installed.items()}
+    twice = {name: " and ".join(each) for name, each in versions.items() if len(each) > 1}
     if twice:
-        listed = "; ".join(f"{name} {' and '.join(versions)}" for name, versions in twice.items())
-        names = " ".join(twice)
+        listed, names = "; ".join(f"{name} {each}" for name, each in twice.items()), " ".join(twice)
         do = f"{pip} uninstall -y {names}, again until none is left; then {pip} install {names}"
         return warn(label, f"installed twice: {listed}; only the first is imported", "each package once", do)
     opencv = [name for name in OPENCV if name in installed]
@@ -167,17 +175,15 @@ def judge_mixed(answer: dict[str, Any], installed: Installed, python: str) -> Ch
         do = f"{pip} uninstall -y {' '.join(opencv)}; then {pip} install {opencv[0]}"
         return warn(label, f"{' and '.join(opencv)} overwrite each other's files", "one of them", do)
     torch = installed.get("torch", [])
-    wrong = []  # CUDA packages whose version is not the one that torch requires: name, needed, installed
+    wrong = {}  # CUDA packages whose version is not the one that torch requires: what is installed, by what is needed
     for pin in filter(None, map(PIN.match, torch[0]["needs"] if torch else ())):
         name = re.sub(r"[-_.]+", "-", pin["name"]).lower()
-        if name.startswith(("nvidia-", "triton")) and installed.get(name):
-            have = installed[name][0]["version"]
-            if version(have) != version(pin["version"]):
-                wrong.append((name, pin["version"], have))
+        have = installed[name][0]["version"] if installed.get(name) and name.startswith(("nvidia-", "triton")) else ""
+        if have and version(have) != version(pin["version"]):
+            wrong[f"{name}=={pin['version']}"] = f"{name} {have} (torch needs {pin['version']})"
     if wrong:
-        observed = ", ".join(f"{name} {have} (torch needs {need})" for name, need, have in wrong)
-        do = f"{pip} install {' '.join(f'{name}=={need}' for name, need, _ in wrong)}"
-        return warn(label, observed, "what torch was built with", do, "build.cuda_libraries")
+        do = f"{pip} install {' '.join(wrong)}"
+        return warn(label, ", ".join(wrong.values()), "what torch was built with", do, "build.cuda_libraries")
     if answer["leftovers"]:
         places = " ".join(f"'{place}'" for place in answer["leftovers"])
         return warn(label, f"left over from an interrupted pip: {places}", "none", f"rm -r {places}")
@@ -249,25 +255,18 @@ REASONS = (  # what an ImportError says -> cause, what is needed, what fixes it;
 )  # fmt: skip
 
 
-def judge_import(name: str, answer: Answer, python: str) -> Iterator[Check]:
+def judge_import(name: str, python: str, answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the finding on one import."""
-    label = f"import {name}"
-    if not answer["imported"]:
-        yield failed_import(label, name, answer["error"], python)
-        return
-    observed, seconds = f"{name} {answer['version']}".strip(), f"{answer['seconds']:.1f} s"
-    if answer.get("compiled", 0) > MANY:
-        why, do = "Python could not write the result", 'export PYTHONPYCACHEPREFIX="$HOME/.cache/python"'
-        if not answer["stored"]:
-            why = "PYTHONDONTWRITEBYTECODE keeps it from storing the result"
-            do = f"{python} -m compileall -q {shlex.quote(os.path.dirname(os.path.dirname(answer['file'])))}"
-        observed += f" in {seconds}; {answer['compiled']} files were compiled for it, at each start: {why}"
-        yield warn(label, observed, "compiled files that are stored", do)
-    elif answer["seconds"] > SLOW_IMPORT:
-        do = "install the environment on a local disk"
-        yield warn(label, f"{observed} took {seconds}", f"less than {SLOW_IMPORT:.0f} s", do)
+    if answer["imported"]:
+        yield judge(
+            f"import {name}",
+            f"{name} {answer['version']}".strip() + f" in {answer['seconds']:.1f} s",
+            need=f"less than {SLOW_IMPORT:.0f} s",
+            do="install the environment on a local disk",
+            warns=answer["seconds"] > SLOW_IMPORT,
+        )
     else:
-        yield ok(label, f"{observed} in {seconds}")
+        yield failed_import(f"import {name}", name, answer["error"], python)
 
 
 def failed_import(label: str, name: str, error: dict[str, Any], python: str) -> Check:
@@ -282,17 +281,22 @@ def failed_import(label: str, name: str, error: dict[str, Any], python: str) -> 
     return fail(label, observed, str(need).format(name=name), str(do).format(python=python, name=name), cause)
 
 
-def judge_torchvision(answer: Answer, facts: Facts, python: str) -> Iterator[Check]:
+def judge_torchvision(python: str, answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the findings on torchvision: its import, and whether its compiled operators fit this torch."""
-    yield from judge_import("torchvision", answer, python)
-    label = "torchvision.ops.nms"
+    yield from judge_import("torchvision", python, answer, facts)
     if "nms" not in answer:
-        yield skip(label, "torchvision cannot be imported")
+        yield skip("torchvision.ops.nms", "torchvision cannot be imported")
         return
     observed = "called, and it returned the right boxes"
     if answer["nms"] is None:
         observed = f"{answer['error']['type']}: {answer['error']['message'][:200]}"
     elif answer["nms"] != NMS:
         observed = f"returned boxes {answer['nms']} instead of {NMS}"
-    need, do = "its compiled operators, built for this torch", REINSTALL.format(python=python)
-    yield judge(label, observed, need, do, "build.torchvision", fails=answer["nms"] != NMS)
+    yield judge(
+        "torchvision.ops.nms",
+        observed,
+        need="its compiled operators, built for this torch",
+        do=REINSTALL.format(python=python),
+        cause="build.torchvision",
+        fails=answer["nms"] != NMS,
+    )

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,33 +66,21 @@ def interpreter(word: str) -> str:
     return os.path.abspath(program)
 
 
-def ok(name: str, observed: str, need: str = "", do: str = "") -> Check:
-    """Return a finding that is as it should be."""
-    return Check(name, "ok", observed, need, do)
+def _check(judgement: str, name: str, observed: str, need: str = "", do: str = "", cause: str | None = None) -> Check:
+    return Check(name, judgement, observed, need, do, cause=cause)
 
 
-def warn(name: str, observed: str, need: str = "", do: str = "", cause: str | None = None) -> Check:
-    """Return a finding that will not stop a training at once."""
-    return Check(name, "warn", observed, need, do, cause=cause)
-
-
-def fail(name: str, observed: str, need: str = "", do: str = "", cause: str | None = None) -> Check:
-    """Return a finding that stops a training."""
-    return Check(name, "fail", observed, need, do, cause=cause)
-
-
-def skip(name: str, observed: str) -> Check:
-    """Return what could not or need not be found out, and why."""
-    return Check(name, "skip", observed)
+ok = partial(_check, "ok")  # as it should be
+warn = partial(_check, "warn")  # will not stop a training at once
+fail = partial(_check, "fail")  # stops a training
+skip = partial(_check, "skip")  # could not or need not be found out, and why
 
 
 def judge(
     name: str, observed: str, need: str, do: str, cause: str | None = None, *, fails: bool = False, warns: bool = False
 ) -> Check:
     """Return a finding that fails or warns where its condition holds, and else is as it should be."""
-    if not (fails or warns):
-        return ok(name, observed)
-    return (fail if fails else warn)(name, observed, need, do, cause)
+    return (fail if fails else warn)(name, observed, need, do, cause) if fails or warns else ok(name, observed)
 
 
 def size(count: float) -> str:

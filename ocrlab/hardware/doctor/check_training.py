@@ -6,6 +6,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -50,20 +51,20 @@ def training_probes(options: Options) -> list[Probe]:
     A first convolution on a GPU loads cuDNN for up to 20 s from a cold disk; a spawned loader worker imports torch
     anew, from a cold disk in half a minute. What libraries are mapped was answered by the imports.
     """
-    smoke_test, limits = PROBES / "smoke_test.py", PROBES / "resource_limits.py"
+    torch_probe, limits = PROBES / "torch_probe.py", PROBES / "resource_limits.py"
     host, port, owner = tracker_address(os.environ)
     return [
         Probe(5, "CUDA libraries", limits, "library_path", judge_libraries, 10, own=True,
             after=("import torch", "import torchvision", "torch and the GPU", "smoke test: GPU")),
-        Probe(6, "smoke test: CPU", smoke_test, "ladder", lambda a, f: judge_rungs("smoke test: CPU", a), 60,
+        Probe(6, "smoke test: CPU", torch_probe, "ladder", partial(judge_rungs, "smoke test: CPU"), 60,
             {"device": "cpu"}, 20, after=("import torch", "driver"), skip=skip_cpu, hang="hang.deadlock"),
-        Probe(6, "smoke test: GPU", smoke_test, "ladder", lambda a, f: judge_rungs("smoke test: GPU", a), 90,
+        Probe(6, "smoke test: GPU", torch_probe, "ladder", partial(judge_rungs, "smoke test: GPU"), 90,
             {"device": "cuda:0"}, 30, after=("driver", "import torch", "torch and the GPU"), skip=skip_gpu,
             hang="hang.gpu_kernel"),
-        *(Probe(10, f"DataLoader by {method}", PROBES / "dataloader_probe.py", "batches", judge_loader, 60,
+        *(Probe(10, f"DataLoader by {method}", torch_probe, "batches", judge_loader, 60,
             {"method": method}, 15, after=("import torch",), skip=torchless, hang=hang, crash="loader.worker_crash")
           for method, hang in LOADER_CAUSES.items()),
-        Probe(10, "tracker network", limits, "network", lambda a, f: judge_tracker(host, port, owner, a), WAIT + 5,
+        Probe(10, "tracker network", limits, "network", partial(judge_tracker, f"{host}:{port} ({owner})"), WAIT + 5,
             {"address": host, "port": port, "timeout": WAIT}, own=True, hang="tracker.network",
             skip=lambda facts: tracking_off_reason(os.environ, Path.home() / ".netrc")),
     ]  # fmt: skip
@@ -71,8 +72,7 @@ def training_probes(options: Options) -> list[Probe]:
 
 def judge_libraries(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the findings on mapped libraries and on the loader's search path."""
-    why = torchless(facts)
-    if why:
+    if why := torchless(facts):
         yield skip("libraries mapped", why)
     else:
         names = ("import torch", "torch and the GPU", "smoke test: GPU")
@@ -84,53 +84,64 @@ def judge_libraries(answer: Answer, facts: Facts) -> Iterator[Check]:
 
 def judge_families(mapped: set[str]) -> Check:
     """Judge whether each CUDA library comes from one folder and in one version."""
-    places: dict[str, set[str]] = defaultdict(set)
-    versions: dict[str, set[str]] = defaultdict(set)
-    for path in mapped:
-        folder, file = os.path.split(path)
-        match, major = FAMILY.match(file), re.search(r"\.so\.(\d+)", file)
-        if match:
-            places[match[1]].add(folder)
-            versions[match[1]].add(major[1] if major else "")
-    label = "libraries mapped"
-    if not places:
-        return ok(label, "torch mapped no CUDA library: a build for the processor")
-    mixed = [family for family in sorted(places) if len(places[family]) > 1 or len(versions[family] - {""}) > 1]
-    if mixed:
-        observed = "; ".join(f"lib{family} from {' and '.join(sorted(places[family]))}" for family in mixed)
-        need, do = "each CUDA library from one folder, that of the wheel", "unset LD_LIBRARY_PATH, and remove the "
-        return fail(label, observed, need, do + "system's copy of it", "build.cuda_libraries")
-    listed = ", ".join(f"{family} {'/'.join(sorted(versions[family]))}".strip() for family in sorted(places))
-    return ok(label, f"each from one folder: {listed}")
+    families: dict[str, set[tuple[str, str]]] = defaultdict(set)  # folder and major version
+    for folder, file in map(os.path.split, sorted(mapped)):
+        if match := FAMILY.match(file):
+            families[match[1]].add((folder, "".join(re.findall(r"\.so\.(\d+)", file)[:1])))
+    if not families:
+        return ok("libraries mapped", "torch mapped no CUDA library: a build for the processor")
+    places = {family: sorted({folder for folder, _ in each}) for family, each in sorted(families.items())}
+    versions = {family: sorted({major for _, major in each if major}) for family, each in sorted(families.items())}
+    mixed = [family for family in places if len(places[family]) > 1 or len(versions[family]) > 1]
+    listed = ", ".join(f"{family} {'/'.join(versions[family])}".strip() for family in places)
+    return judge(
+        "libraries mapped",
+        "; ".join(f"lib{family} from {' and '.join(places[family])}" for family in mixed)
+        or f"each from one folder: {listed}",
+        need="each CUDA library from one folder, that of the wheel",
+        do="unset LD_LIBRARY_PATH, and remove the system's copy of it",
+        cause="build.cuda_libraries",
+        fails=bool(mixed),
+    )
 
 
 def judge_openmp(mapped: set[str]) -> Check:
     """Judge whether more than one OpenMP is loaded: two pools of threads fight for the cores, or die of a fork."""
     kinds = {path: match[1] for path in sorted(mapped) if (match := OPENMP.match(os.path.basename(path)))}
-    if len(set(kinds.values())) > 1:
-        do = "install torch and NumPy from one source; until then OMP_NUM_THREADS=1"
-        return warn("OpenMP", f"two OpenMP runtimes in one process: {', '.join(kinds)}", "one", do)
-    return ok("OpenMP", ", ".join(sorted(set(map(os.path.basename, kinds)))) or "none mapped")
+    mixed = len(set(kinds.values())) > 1
+    return judge(
+        "OpenMP",
+        f"two OpenMP runtimes in one process: {', '.join(kinds)}"
+        if mixed
+        else ", ".join(sorted(set(map(os.path.basename, kinds)))) or "none mapped",
+        need="one",
+        do="install torch and NumPy from one source; until then OMP_NUM_THREADS=1",
+        warns=mixed,
+    )
 
 
 def judge_search_path(answer: dict[str, list[str]]) -> Check:
     """Judge the folders and files that the loader looks at before the wheel's."""
     searched = [path for path in answer["offers"] if any(f"lib{name}" in path for name in SEARCHED)]
     offers = list({os.path.realpath(path): path for path in reversed(searched)}.values())[::-1]  # links only once
-    label, preload = "library search path", answer["preload"]
+    preload = ":".join(answer["preload"])
     if offers:
         more = f" and {len(offers) - 3} more" if offers[3:] else ""
-        observed, need = f"LD_LIBRARY_PATH offers {', '.join(offers[:3])}{more}", "the wheel's own libraries"
-        return warn(label, observed, need, "unset LD_LIBRARY_PATH", "build.cuda_libraries")
-    observed = f"LD_PRELOAD={':'.join(preload)}" if preload else "nothing comes before the wheel's libraries"
-    return judge(label, observed, "none, unless on purpose", "unset LD_PRELOAD", warns=bool(preload))
+        return warn(
+            "library search path",
+            f"LD_LIBRARY_PATH offers {', '.join(offers[:3])}{more}",
+            need="the wheel's own libraries",
+            do="unset LD_LIBRARY_PATH",
+            cause="build.cuda_libraries",
+        )
+    observed = f"LD_PRELOAD={preload}" if preload else "nothing comes before the wheel's libraries"
+    return judge("library search path", observed, "none, unless on purpose", "unset LD_PRELOAD", warns=bool(preload))
 
 
 def skip_cpu(facts: Facts) -> str | None:
     """Return why the processor cannot be tried: torch's backward asks a driver for its GPUs, used or not."""
-    if "driver" not in facts and not torchless(facts):
-        return "the driver did not answer, and torch's backward pass asks it on the CPU too: it would not return"
-    return torchless(facts)
+    silent = "the driver did not answer, and torch's backward pass asks it on the CPU too: it would not return"
+    return torchless(facts) or (None if "driver" in facts else silent)
 
 
 def skip_gpu(facts: Facts) -> str | None:
@@ -140,22 +151,20 @@ def skip_gpu(facts: Facts) -> str | None:
     return why if why or build.get("devices") else "torch sees no GPU, see step 4"
 
 
-def judge_rungs(label: str, answer: Answer) -> Iterator[Check]:
+def judge_rungs(label: str, answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the finding on a smoke test: how many of its rungs, each harder than the last, gave a right result."""
     rungs: list[dict[str, Any]] = answer.get("rungs", [])
-    done = [rung for rung in rungs if rung["ok"]]
+    right = sum(rung["ok"] for rung in rungs)
     first = next((rung for rung in rungs if not rung["ok"]), None)
     if not rungs:
         yield fail(label, "no operation ran", "an allocation", "ocrlab doctor")
     elif first is None:
-        took = f"in {sum(rung['seconds'] for rung in rungs):.1f} s"
-        yield ok(
-            label, f"{len(done)} of {len(rungs)} operations right, up to a convolution step in fp32 and bf16, {took}"
-        )
+        done = f"{right} of {len(rungs)} operations right, up to a convolution step in fp32 and bf16"
+        yield ok(label, f"{done}, in {sum(rung['seconds'] for rung in rungs):.1f} s")
     else:
         error = first["error"]
         cause, do = next((cause, do) for pattern, cause, do in RUNG_CAUSES if re.search(pattern, error))
-        observed = f"fails at {first['rung']}: {error.splitlines()[0]}; {len(done)} operations before it were right"
+        observed = f"fails at {first['rung']}: {error.splitlines()[0]}; {right} operations before it were right"
         observed += f". Note: {SURFACED}" if "CUDA error" in error else ""
         yield fail(label, observed, "every result is the CPU's", do, None if label.endswith("CPU") else cause)
 
@@ -164,13 +173,17 @@ def judge_loader(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the finding on one round trip."""
     label = f"DataLoader by {answer['method']}"
     observed = f"{answer['batches']} batches of 2 workers in {answer['seconds']:.1f} s"
-    if not answer["same"]:
-        observed += ", and they differ from what was sent"
-        yield fail(label, observed, "the batches that were sent", "check the memory: memtest86+")
+    if answer["same"]:
+        yield judge(
+            label,
+            observed,
+            need=f"less than {SLOW_LOADER:.0f} s",
+            do="install the environment on a local disk; persistent_workers=True",
+            warns=answer["seconds"] > SLOW_LOADER,
+        )
     else:
-        do = "install the environment on a local disk; persistent_workers=True"
-        slow = answer["seconds"] > SLOW_LOADER
-        yield judge(label, observed, f"less than {SLOW_LOADER:.0f} s", do, warns=slow)
+        different = f"{observed}, and they differ from what was sent"
+        yield fail(label, different, "the batches that were sent", "check the memory: memtest86+")
 
 
 def tracking_off_reason(environment: Mapping[str, str], netrc: Path) -> str | None:
@@ -178,8 +191,7 @@ def tracking_off_reason(environment: Mapping[str, str], netrc: Path) -> str | No
     mode = environment.get("WANDB_MODE", "").lower()
     if mode in OFF or environment.get("WANDB_DISABLED", "").lower() in ("1", "true"):
         return f"tracking is off (WANDB_MODE={mode or 'disabled'})"
-    configured = mode or environment.get("WANDB_API_KEY") or environment.get("WANDB_BASE_URL")
-    if configured or "wandb" in read_text(netrc):
+    if any(environment.get(f"WANDB_{name}") for name in ("MODE", "API_KEY", "BASE_URL")) or "wandb" in read_text(netrc):
         return None
     return "tracking is off: neither WANDB_MODE nor a key is set"
 
@@ -188,21 +200,21 @@ def tracker_address(environment: Mapping[str, str]) -> tuple[str, int, str]:
     """Return host and port to connect to, and whose they are: the server's or the proxy's in front of it."""
     server = urlsplit(environment.get("WANDB_BASE_URL") or SERVER)
     names = (f"{server.scheme}_proxy", f"{server.scheme}_proxy".upper())
-    proxy = next((environment[name] for name in names if environment.get(name)), "")
-    if proxy:
+    if proxy := next((environment[name] for name in names if environment.get(name)), ""):
         place = urlsplit(proxy if "//" in proxy else f"//{proxy}")
         return place.hostname or "", place.port or 3128, f"the proxy for {server.hostname}"
     return server.hostname or "", server.port or (443 if server.scheme == "https" else 80), "the server"
 
 
-def judge_tracker(host: str, port: int, owner: str, answer: Answer) -> Iterator[Check]:
+def judge_tracker(where: str, answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the finding on the connection."""
-    label, where, cause = "tracker network", f"{host}:{port} ({owner})", "tracker.network"
-    do = "WANDB_MODE=offline, and `wandb sync` afterwards; or set https_proxy"
-    if "error" in answer:
-        observed = f"{where} cannot be reached: {answer['error']}"
-        yield fail(label, observed, "a connection, or tracking offline", do, cause)
-    else:
-        observed = f"{where} answers in {answer['seconds']:.2f} s"
-        slow = answer["seconds"] > SLOW_TRACKER
-        yield judge(label, observed, f"{SLOW_TRACKER:.0f} s", do, cause, warns=slow)
+    error = answer.get("error")
+    yield judge(
+        "tracker network",
+        f"{where} cannot be reached: {error}" if error else f"{where} answers in {answer['seconds']:.2f} s",
+        need="a connection, or tracking offline" if error else f"{SLOW_TRACKER:.0f} s",
+        do="WANDB_MODE=offline, and `wandb sync` afterwards; or set https_proxy",
+        cause="tracker.network",
+        fails=bool(error),
+        warns=answer["seconds"] > SLOW_TRACKER,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -41,13 +42,12 @@ class Progress:
 
 def asks(options: Options) -> list[Probe]:
     """Return all probes, in the order of the ten steps."""
-    modules = (
-        check_packages.package_probes,
-        check_machine.machine_probes,
-        check_gpus.gpu_probes,
-        check_training.training_probes,
-    )
-    every = [probe for probes in modules for probe in probes(options)]
+    every = [
+        *check_packages.package_probes(options),
+        *check_machine.machine_probes(options),
+        *check_gpus.gpu_probes(options),
+        *check_training.training_probes(options),
+    ]
     return sorted(every, key=lambda probe: probe.step)
 
 
@@ -125,10 +125,9 @@ def _run_probe(probe: Probe, options: Options, stop: threading.Event) -> ProbeRe
 
 def _reason_to_skip(probe: Probe, facts: dict[str, Answer]) -> str | None:
     """Return why a probe need not run; a condition that cannot read damaged answers does not count."""
-    try:
+    with contextlib.suppress(Exception):
         return probe.skip(facts)
-    except Exception:
-        return None
+    return None
 
 
 def _judge(probe: Probe, result: ProbeResult, facts: dict[str, Answer]) -> list[Check]:

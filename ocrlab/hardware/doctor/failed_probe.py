@@ -49,12 +49,14 @@ def checks(probe: Probe, ran: ProbeResult) -> list[Check]:
 def _judge_failure(probe: Probe, ran: ProbeResult) -> Check:
     """Return the finding on a child that did not answer."""
     at, frames, cause = f" at {ran.answer['at']}" if "at" in ran.answer else "", stack(ran.errors), None
-    printed, need, do = last_line(ran.errors or ran.out), "an answer", ""
+    need, do = "an answer", ""
     if ran.ended == "unstarted":
         observed, need, do = f"the check could not be started: {ran.errors}", "a process can be started", "ulimit -u"
     elif ran.ended == "flood":
-        observed = f"printed more than {size(ran.printed)} and was stopped{at}; it ends: "
-        observed, need = observed + last_line(ran.out or ran.errors), "a check prints nothing"
+        observed = (
+            f"printed more than {size(ran.printed)} and was stopped{at}; it ends: {last_line(ran.out, ran.errors)}"
+        )
+        need = "a check prints nothing"
     elif ran.ended == "stopped":
         observed, need, do = f"was interrupted after {ran.seconds:.0f} s", "time to end", "ocrlab doctor"
     elif ran.signal == "SIGILL" or ran.trapped:
@@ -68,8 +70,8 @@ def _judge_failure(probe: Probe, ran: ProbeResult) -> Check:
         need, cause = f"an answer within {probe.deadline:.0f} s", probe.hang or "hang.deadlock"
         do = remedy(probe, probe.hang)
     elif ran.signal:
-        cause = "native.abort" if ran.signal == "SIGABRT" else probe.crash or "native.segv"
-        cause = "ext.signal" if ran.signal in FROM_OUTSIDE else cause
+        causes = dict.fromkeys(FROM_OUTSIDE, "ext.signal") | {"SIGABRT": "native.abort"}
+        cause = causes.get(ran.signal) or probe.crash or "native.segv"
         observed = f"died of {ran.signal}{at}: {exit_codes.meaning(ran.signal) or 'it was ended from outside'}"
         observed, need = observed + (f"; last in {frames[0]}" if frames else ""), "the process lives"
         do = remedy(probe, cause)
@@ -82,20 +84,18 @@ def _judge_failure(probe: Probe, ran: ProbeResult) -> Check:
     elif "SyntaxError" in ran.errors and "probe_child.py" in ran.errors:
         observed, need, do = "this Python is too old to be asked", "Python 3.8 or newer", "uv venv --python 3.12"
     else:
+        printed = last_line(ran.errors, ran.out)
         observed = f"exited with status {ran.code} and no answer{at}" + (f": {printed}" if printed else "")
     return fail(probe.name, observed, need, do or remedy(probe), cause)
 
 
 def remedy(probe: Probe, cause: str | None = None) -> str:
     """Return what to do about a check that died: what fixes its cause, else the same by hand with every stack."""
-    if cause in REMEDIES:
-        return REMEDIES[cause]
     module = probe.name.removeprefix("import ") if probe.name.startswith("import ") else ""
     if cause == "hang.import":
         return f"python -X importtime -c 'import {module or 'torch'}', and in another terminal: py-spy dump --pid PID"
-    if module:
-        return f"python -X faulthandler -c 'import {module}'; python -m pip install --force-reinstall {module}"
-    return "dmesg | tail -20; ocrlab doctor"
+    by_hand = f"python -X faulthandler -c 'import {module}'; python -m pip install --force-reinstall {module}"
+    return REMEDIES.get(cause or "") or (by_hand if module else "dmesg | tail -20; ocrlab doctor")
 
 
 def stack(text: str) -> list[str]:
@@ -114,9 +114,10 @@ def short(file: str) -> str:
     return "/".join(file.split("/")[-3:])
 
 
-def last_line(text: str) -> str:
-    """Return the last line that is not empty, cut to a readable length."""
-    return next((line.strip()[-160:] for line in reversed(text.splitlines()) if line.strip()), "")
+def last_line(*texts: str) -> str:
+    """Return the last line that is not empty of the first text that has one, cut to a readable length."""
+    lines = next(filter(str.strip, texts), "").strip().splitlines()
+    return lines[-1].strip()[-160:] if lines else ""
 
 
 PREFIXES = r"(?:66|f[023]|2e|36|3e|26|6[45]|4[0-9a-f])*"  # legacy and REX
@@ -165,8 +166,8 @@ def explain(instruction: dict[str, Any], frames: list[str], flags: set[str] | No
     """
     place = f"; Python was in {frames[0]}" if frames else ""
     if not instruction:
-        observed = f"an illegal instruction{place}; the kernel log names the library: dmesg | grep 'invalid opcode'"
-        return observed, "a build for this processor", "dmesg | grep 'invalid opcode'", "build.cpu_isa"
+        do = "dmesg | grep 'invalid opcode' names the library"
+        return f"an illegal instruction{place}", "a build for this processor", do, "build.cpu_isa"
     library, code = Path(str(instruction.get("library"))).name, bytes.fromhex(str(instruction.get("code", "")))
     kind, flag = name(code)
     observed = f"illegal instruction {code[:8].hex(' ')} in {library}+{int(instruction.get('offset', 0)):#x}"

@@ -36,7 +36,7 @@ class ProbeResult:
     """What became of a child: its answer, of all lines that it sent, how it ended, and the last it printed.
 
     `ended` is itself, deadline, idle, flood, stopped (by us, Ctrl-C) or unstarted; `code` is its exit code, negative
-    for a signal.
+    for a signal, None where it did not end by itself.
     """
 
     answer: dict[str, Any] = field(default_factory=dict)
@@ -53,9 +53,7 @@ class ProbeResult:
     @property
     def signal(self) -> str | None:
         """The name of the signal that ended it, if one did."""
-        if self.code is None or self.code >= 0 or self.ended != "itself":
-            return None
-        return exit_codes.signal_name(-self.code)
+        return exit_codes.signal_name(-self.code) if self.code is not None and self.code < 0 else None
 
 
 def run(
@@ -93,22 +91,25 @@ def run(
         return ProbeResult(ended="unstarted", errors=f"{type(error).__name__}: {error}")
     finally:
         os.close(writer)
-    child = _Child(process, reader, mark)
+    child = _Child(process, reader)
     try:
         return child.watch(deadline, idle, stop)
     finally:
-        child.end()
+        _kill(process, mark)
+        child.pipes.close()
+        os.close(reader)
+        process.stdout.close()  # type: ignore[union-attr]  # both are pipes
+        process.stderr.close()  # type: ignore[union-attr]
 
 
 class _Child:
     """A running child with its three pipes, each read as it comes and kept only in part."""
 
-    def __init__(self, process: subprocess.Popen[bytes], channel: int, mark: str) -> None:
-        self.process, self.mark, self.began = process, mark, time.monotonic()
+    def __init__(self, process: subprocess.Popen[bytes], channel: int) -> None:
+        self.process, self.channel, self.began = process, channel, time.monotonic()
         assert process.stdout is not None and process.stderr is not None, "both are pipes"
         self.buffers = {channel: b"", process.stdout.fileno(): b"", process.stderr.fileno(): b""}
-        self.channel, self.out, self.errors = self.buffers
-        self.printed = self.sent = 0
+        self.printed = self.sent = 0  # bytes
         self.pipes = selectors.DefaultSelector()
         for descriptor in self.buffers:
             os.set_blocking(descriptor, False)
@@ -145,31 +146,30 @@ class _Child:
             limit = time.monotonic() + LAST_WORDS
             while time.monotonic() < limit and self.process.poll() is None:
                 self._read(TICK)
-        result = self._result()
-        result.ended, result.trapped = ended, trapped
-        result.code = self.process.poll() if ended == "itself" else None
+        channel, out, errors = (data.decode("utf-8", errors="replace") for data in self.buffers.values())
+        result = ProbeResult(
+            ended=ended, seconds=time.monotonic() - self.began, trapped=trapped, out=out, errors=errors
+        )
+        result.printed, result.code = self.printed, self.process.poll() if ended == "itself" else None
+        for line in filter(str.strip, channel.split("\n")):
+            try:
+                answer = json.loads(line)
+            except ValueError:
+                answer = None
+            if not isinstance(answer, dict):
+                result.garbage = result.garbage or line[:80].encode("unicode_escape").decode()
+            elif answer == {"done": True}:
+                result.done = True
+            else:
+                result.answer |= answer
         return result
-
-    def end(self) -> None:
-        """Kill all that the child started, wherever it went, and close the pipes."""
-        limit = time.monotonic() + UNKILLABLE
-        while (family := relatives(self.process.pid, self.mark)) and time.monotonic() < limit:
-            for pid in family:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            self.process.poll()  # reaps it, so that the next look finds it gone
-            time.sleep(0.005)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(max(0.0, limit - time.monotonic()))
-        self.pipes.close()
-        os.close(self.channel)
-        for pipe in (self.process.stdout, self.process.stderr):
-            if pipe is not None:
-                pipe.close()
 
     def _read(self, seconds: float) -> None:
         """Take what is in the pipes; of a flood only the last part is kept, and it never holds the writer up."""
-        for key, _ in self.pipes.select(seconds) if self.pipes.get_map() else ():
+        if not self.pipes.get_map():
+            time.sleep(min(seconds, 0.01))  # all pipes are closed, but it still lives
+            return
+        for key, _ in self.pipes.select(seconds):
             try:
                 data = os.read(key.fd, 1 << 16)
             except BlockingIOError:
@@ -184,25 +184,19 @@ class _Child:
             else:
                 self.printed += len(data)
                 self.buffers[key.fd] = (self.buffers[key.fd] + data)[-TAIL:]
-        if not self.pipes.get_map():
-            time.sleep(min(seconds, 0.01))  # all pipes are closed, but it still lives
 
-    def _result(self) -> ProbeResult:
-        out, errors = (self.buffers[pipe].decode("utf-8", errors="replace") for pipe in (self.out, self.errors))
-        seconds = time.monotonic() - self.began
-        result = ProbeResult(seconds=seconds, printed=self.printed, out=out, errors=errors)
-        for line in filter(bytes.strip, self.buffers[self.channel].split(b"\n")):
-            try:
-                answer = json.loads(line)
-            except ValueError:
-                answer = None
-            if not isinstance(answer, dict):
-                result.garbage = result.garbage or line[:80].decode("ascii", errors="backslashreplace")
-            elif answer == {"done": True}:
-                result.done = True
-            else:
-                result.answer |= answer
-        return result
+
+def _kill(process: subprocess.Popen[bytes], mark: str) -> None:
+    """Kill all that a child started, wherever it went."""
+    limit = time.monotonic() + UNKILLABLE
+    while (family := relatives(process.pid, mark)) and time.monotonic() < limit:
+        for pid in family:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        process.poll()  # reaps it, so that the next look finds it gone
+        time.sleep(0.005)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(max(0.0, limit - time.monotonic()))
 
 
 def in_sigill(pid: int) -> bool:

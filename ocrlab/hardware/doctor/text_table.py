@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from ocrlab.hardware.doctor.doctor_job import STEPS, WORST, worst
 from ocrlab.records import Check
 
-SIGNS = {"ok": "✓", "warn": "▲", "fail": "✗", "skip": "·"}
-PLAIN = {"ok": "+", "warn": "!", "fail": "x", "skip": "-"}
+SIGNS = {"ok": "✓", "warn": "▲", "fail": "✗", "skip": "·"}  # they differ without colours too
 COLOURS = {"ok": "32", "warn": "33", "fail": "1;31", "skip": "2"}  # SGR codes
-ASCII = str.maketrans({"…": "...", "—": "-", "–": "-", "·": "-", "°": "", "’": "'", "×": "x"})
 NARROWEST, WIDEST = 60, 112  # columns; longer lines are hard to read
 LABEL = 26  # columns of a finding's name; the longest has 29 and then takes a line of its own
 NOTES = (
@@ -26,11 +24,10 @@ NOTES = (
 
 @dataclass(frozen=True)
 class TerminalStyle:
-    """How a terminal is written to: its columns, whether it takes colours, and whether it can show more than ASCII."""
+    """How a terminal is written to: its columns, and whether it takes colours."""
 
     columns: int = 80
     colours: bool = False
-    unicode: bool = True
 
     @property
     def width(self) -> int:
@@ -41,44 +38,33 @@ class TerminalStyle:
         """Return a text in a colour, where there are colours; as it is for an empty code."""
         return f"\x1b[{code}m{text}\x1b[0m" if self.colours and code and text else text
 
-    def sign(self, judgement: str) -> str:
-        """Return sign and word of a judgement, seven columns wide: they differ without colours too."""
-        sign = (SIGNS if self.unicode else PLAIN)[judgement]
-        return self.paint(f"{sign} {judgement:<5}", COLOURS[judgement])
-
-    def encode(self, text: str) -> str:
-        """Return a text that the terminal can show."""
-        return text if self.unicode else text.translate(ASCII).encode("ascii", errors="replace").decode()
-
 
 def heading(step: int, look: TerminalStyle) -> str:
     """Return the line that opens a step."""
     title = f"{step:>2}  {STEPS[step - 1]} "
-    return look.paint(title, "1") + look.paint(("─" if look.unicode else "-") * (look.width - len(title)), "2")
+    return look.paint(title, "1") + look.paint("─" * (look.width - len(title)), "2")
 
 
 def finding(check: Check, look: TerminalStyle) -> list[str]:
     """Return the lines of a finding; what is needed and what to do only where something is wrong."""
-    dim = "2" if check.judgement == "skip" else ""
-    indent = 12 + LABEL + 1
-    name, observed = look.encode(check.name), _wrap(look.encode(check.observed), look.width - indent) or [""]
-    lines = [f"    {look.sign(check.judgement)} {name:<{LABEL}}"]
-    if len(name) <= LABEL:
-        lines[0] += f" {look.paint(observed.pop(0), dim)}"
-    lines = [lines[0].rstrip(), *(" " * indent + look.paint(line, dim) for line in observed)]
+    dim, indent = "2" if check.judgement == "skip" else "", 12 + LABEL + 1
+    observed = _wrap(check.observed, look.width - indent) or [""]
+    sign = look.paint(f"{SIGNS[check.judgement]} {check.judgement:<5}", COLOURS[check.judgement])
+    beside = f" {look.paint(observed.pop(0), dim)}" if len(check.name) <= LABEL else ""
+    lines = [f"    {sign} {check.name:<{LABEL}}{beside}".rstrip()]
+    lines += [" " * indent + look.paint(line, dim) for line in observed]
     if check.judgement in ("warn", "fail"):
         for word, text in (("need", check.need), ("do", check.do), ("cause", check.cause or "")):
-            wrapped = _wrap(look.encode(text), look.width - 18, break_long_words=False)
-            painted = [look.paint(line, "1" if word == "do" else "") for line in wrapped]
-            leads = [" " * 12 + look.paint(f"{word:<6}", "2"), *[" " * 18] * len(painted)]
-            lines += [lead + line for lead, line in zip(leads, painted, strict=False)]
+            for number, line in enumerate(_wrap(text, look.width - 18, break_long_words=False)):
+                lead = " " * 18 if number else " " * 12 + look.paint(f"{word:<6}", "2")
+                lines.append(lead + look.paint(line, "1" if word == "do" else ""))
     return lines
 
 
-def summary(checks: Sequence[Check], seconds: float, look: TerminalStyle) -> list[str]:
+def summary(checks: Sequence[Check], seconds: float, look: TerminalStyle) -> str:
     """Return how it ended in one line: the worst judgement, how many of each, and how long it took."""
-    word, dot = worst(checks), "·" if look.unicode else "-"
-    return [look.paint(word.upper(), COLOURS[word]) + f"  {totals(checks)} {dot} {seconds:.1f} s"]
+    word = worst(checks)
+    return look.paint(word.upper(), COLOURS[word]) + f"  {totals(checks)} · {seconds:.1f} s"
 
 
 def totals(checks: Sequence[Check]) -> str:
@@ -89,11 +75,8 @@ def totals(checks: Sequence[Check]) -> str:
 
 def notes(look: TerminalStyle) -> list[str]:
     """Return what is true where guides go wrong."""
-    lines, bullet = [look.paint("What many guides get wrong", "1")], "  • " if look.unicode else "  * "
-    for note in NOTES:
-        first, *more = _wrap(note, look.width - 4)
-        lines += [bullet + first, *("    " + line for line in more)]
-    return lines
+    lines = [textwrap.fill(note, look.width, initial_indent="  • ", subsequent_indent="    ") for note in NOTES]
+    return [look.paint("What many guides get wrong", "1"), *lines]
 
 
 def _wrap(text: str, columns: int, *, break_long_words: bool = True) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ocrlab.hardware.processes import process_tree
-from ocrlab.hardware.processes.stack_types import Stack
+from ocrlab.hardware.processes.stack_types import Stack, Thread
 from ocrlab.hardware.system_files import link_target, list_names, read_text
 
 PROC = Path("/proc")
@@ -37,33 +37,34 @@ def name_owners(stacks: Sequence[Stack]) -> list[Stack]:
     """Return the stacks; their calls name who holds what they wait for: `flock 3 a.lock, held by 12`."""
     calls = [thread.call for process_stack in stacks for thread in process_stack.threads]
     ends = _pipe_ends(time.monotonic() + SECONDS) if any(map(PIPE.match, calls)) else {}
-    locks = _locks() if any(LOCK.match(call) or SLEEPS.match(call) for call in calls) else {}
-    named = []
-    for stack in stacks:
-        pid = stack.process.pid
-        threads = [replace(thread, call=_with_owner(pid, thread.call, ends, locks)) for thread in stack.threads]
-        named.append(replace(stack, threads=threads))
-    return named
+    locks: Locks = {}  # those who wait are marked with an arrow, and left out
+    if any(LOCK.match(call) or SLEEPS.match(call) for call in calls):
+        for who, major, minor, inode in WRITE_LOCK.findall(read_text(PROC / "locks")):
+            locks.setdefault((int(major, 16), int(minor, 16), int(inode)), set()).add(int(who))
+
+    def with_owner(pid: int, thread: Thread) -> Thread:
+        return replace(thread, call=thread.call + _owner(pid, thread.call, ends, locks))
+
+    return [
+        replace(stack, threads=[with_owner(stack.process.pid, thread) for thread in stack.threads]) for stack in stacks
+    ]
 
 
-def _with_owner(pid: int, call: str, ends: Ends, locks: Locks) -> str:
-    """Return a call with who holds what it waits for; as it was where that is not known."""
-    if match := LOCK.match(call):
-        holders = _holders(pid, match[1], locks)
-        return f"{call}, held by {_list(holders)}" if holders else call
-    if SLEEPS.match(call):
-        for name in list_names(PROC / str(pid) / "fd") if locks else []:
+def _owner(pid: int, call: str, ends: Ends, locks: Locks) -> str:
+    """Return who holds what a call waits for, in words to be added to it; empty where that is not known."""
+    if (match := LOCK.match(call)) and (holders := _holders(pid, match[1], locks)):
+        return f", held by {_list(holders)}"
+    if SLEEPS.match(call) and locks:
+        for name in list_names(PROC / str(pid) / "fd"):
             if holders := _holders(pid, name, locks):
-                return f"{call} beside {link_target(PROC / str(pid) / 'fd' / name)}, locked by {_list(holders)}"
-        return call
-    if match := CONNECTION.match(call):
-        far = _far_end(pid, match[1])
-        return f"{call}, connected to {far}" if far else call
+                return f" beside {link_target(PROC / str(pid) / 'fd' / name)}, locked by {_list(holders)}"
+    if (match := CONNECTION.match(call)) and (address := _far_end(pid, match[1])):
+        return f", connected to {address}"
     if (match := PIPE.match(call)) and (match[2], match[1]) in ends:
         reads = match[1] == "read"
         others = [other for other in ends.get((match[2], "write" if reads else "read"), ()) if other != pid]
-        return f"{call}, {'written' if reads else 'read'} by {_list(others)}"
-    return call
+        return f", {'written' if reads else 'read'} by {_list(others)}"
+    return ""
 
 
 def _list(pids: list[int]) -> str:
@@ -79,21 +80,11 @@ def _pipe_ends(end: float) -> Ends:
         for name in list_names(PROC / str(pid) / "fd"):
             target = link_target(PROC / str(pid) / "fd" / name)
             flags = FLAGS.search(read_text(PROC / str(pid) / "fdinfo" / name)) if target.startswith("pipe:") else None
-            if flags is None:
-                continue
-            mode = int(flags[1], 8) & os.O_ACCMODE
-            for call, closed in (("read", os.O_WRONLY), ("write", os.O_RDONLY)):
-                if mode != closed and pid not in (pids := ends.setdefault((target, call), [])):
+            mode = int(flags[1], 8) & os.O_ACCMODE if flags else None
+            for call, modes in (("read", (os.O_RDONLY, os.O_RDWR)), ("write", (os.O_WRONLY, os.O_RDWR))):
+                if mode in modes and pid not in (pids := ends.setdefault((target, call), [])):
                     pids.append(pid)
     return ends
-
-
-def _locks() -> Locks:
-    """Return who has locked which file for itself; those who wait are marked with an arrow, and left out."""
-    locks: Locks = {}
-    for who, major, minor, inode in WRITE_LOCK.findall(read_text(PROC / "locks")):
-        locks.setdefault((int(major, 16), int(minor, 16), int(inode)), set()).add(int(who))
-    return locks
 
 
 def _holders(pid: int, descriptor: str, locks: Locks) -> list[int]:

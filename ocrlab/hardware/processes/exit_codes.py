@@ -61,11 +61,8 @@ def signal_of_exit(code: int | None) -> str | None:
     """Return the signal that an exit code stands for, None for an ordinary code."""
     if code is None:
         return None
-    if windows := WINDOWS.get(code & 0xFFFFFFFF):
-        return windows
-    if -64 <= code < 0:
-        return signal_name(-code)
-    return signal_name(code - 128) if code - 128 in SIGNAL_NUMBERS else None
+    number = -code if -64 <= code < 0 else code - 128 if code - 128 in SIGNAL_NUMBERS else 0
+    return WINDOWS.get(code & 0xFFFFFFFF) or (signal_name(number) if number else None)
 
 
 def meaning(signal: str | None) -> str:

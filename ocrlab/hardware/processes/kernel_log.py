@@ -79,15 +79,18 @@ def events(log: Iterable[str]) -> list[Event]:
     records: list[Event] = []
     for line in log:
         text = re.sub(r"^\s*(?:<\d+>)?\[\s*[\d.]+\]\s*(?:\[\s*T\d+\]\s*)?", "", line)
-        hits = ((kind, hit) for kind, pattern in PATTERNS if (hit := pattern.search(text)))
-        kind, hit = next(hits, ("", None))
-        if hit is not None:
-            parts, library = hit.groupdict(), LIBRARY.search(text)
-            detail = parts.get("detail") or ("CONSTRAINT_MEMCG" if parts.get("group") else "")
-            pid, name = parts.get("pid"), (parts.get("name") or "").strip("'<> ")
-            seconds = _seconds(line) if line.lstrip().startswith("[") else None
-            file = library[1] if library else ""
-            records.append(Event(kind, int(pid) if pid else None, name, detail, file, seconds, text.strip()))
+        for kind, parts in [(kind, hit.groupdict()) for kind, pattern in PATTERNS if (hit := pattern.search(text))][:1]:
+            library, pid = LIBRARY.search(text), parts.get("pid")
+            event = Event(
+                kind,
+                int(pid) if pid else None,
+                name=(parts.get("name") or "").strip("'<> "),
+                detail=parts.get("detail") or ("CONSTRAINT_MEMCG" if parts.get("group") else ""),
+                library=library[1] if library else "",
+                seconds=_seconds(line) if line.lstrip().startswith("[") else None,
+                text=text.strip(),
+            )
+            records.append(event)
     return records
 
 
@@ -102,15 +105,12 @@ def xid_owners(log: Sequence[str]) -> dict[int, int]:
     for number in range(len(log) - 1, -1, -1):
         for event in (event for event in events([log[number]]) if event.kind == "xid"):
             named = event if event.pid is not None else named
-            if named is not None and named.pid is not None and _is_same_exception(event, named):
+            if named is None or named.pid is None or event.detail != named.detail:
+                continue
+            timed = event.seconds is not None and named.seconds is not None
+            if not timed or 0 <= (named.seconds or 0) - (event.seconds or 0) <= XID_SECONDS:
                 owners[number] = named.pid
     return owners
-
-
-def _is_same_exception(event: Event, named: Event) -> bool:
-    if event.seconds is None or named.seconds is None:
-        return event.detail == named.detail
-    return event.detail == named.detail and 0 <= named.seconds - event.seconds <= XID_SECONDS
 
 
 def match(event: Event, pid: int, name: str, ended_monotonic_s: float | None = None, slack_s: float = 5.0) -> float:

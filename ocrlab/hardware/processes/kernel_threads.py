@@ -56,13 +56,16 @@ def is_python(pid: int) -> bool:
 
 def _thread(pid: int, tid: int) -> Thread:
     place = PROC / str(pid) / "task" / str(tid)
-    state = read_text(place / "stat").rpartition(")")[2].split()[:1]
-    wchan = read_text(place / "wchan") if state != ["R"] else ""
-    wchan = "" if wchan == "0" else wchan.partition(".")[0]  # without what the compiler added: .constprop.0
-    call = _call(pid, read_text(place / "syscall"))
-    frames = [Frame(match[1], "kernel", 0) for match in re.finditer(r"\] ([\w.]+)\+", read_text(place / "stack"))]
-    name = read_text(place / "comm")
-    return Thread(tid, name, active=state == ["R"], frames=frames, wchan=wchan, call=call)
+    active = read_text(place / "stat").rpartition(")")[2].split()[:1] == ["R"]
+    wchan = "" if active else read_text(place / "wchan").partition(".")[0]  # without the compiler's .constprop.0
+    return Thread(
+        tid,
+        read_text(place / "comm"),
+        active=active,
+        frames=[Frame(name, "kernel", 0) for name in re.findall(r"\] ([\w.]+)\+", read_text(place / "stack"))],
+        wchan="" if wchan == "0" else wchan,
+        call=_call(pid, read_text(place / "syscall")),
+    )
 
 
 def _call(pid: int, text: str) -> str:

@@ -28,7 +28,8 @@ class Process:
     """One process; `started`, in clock ticks since boot, distinguishes it from others with the same number.
 
     `state` is the letter of proc(5): R runs, S sleeps, D waits and cannot be killed, T stopped, t held by a debugger,
-    Z has ended. `role` is main (a Python program), worker, rank, compiler, tracker, helper or other. `io_bytes` is all
+    Z has ended. `command` is the name in brackets where there is no command line, or where to read it could block for
+    ever. `role` is main (a Python program), worker, rank, compiler, tracker, helper or other. `io_bytes` is all
     that it read and wrote, None where it may not be asked.
     """
 
@@ -57,7 +58,7 @@ def descendants(root: int, table: dict[int, Process] | None = None) -> list[Proc
     """
     if table is not None:
         return [table[pid] for pid in _order(root, {pid: process.parent for pid, process in table.items()})]
-    order = _below(root) or _order(root, _parents())
+    order = _below(root) or _order(root, {pid: int(fields[1]) for pid in pids() if (fields := stat_fields(pid))})
     above = [int(fields[1]) for fields in [stat_fields(root)] if fields]
     full = _with_roles({process.pid: process for process in map(read_process, [*above, *order]) if process})
     return [full[pid] for pid in order if pid in full]
@@ -128,25 +129,16 @@ def _order(root: int, parents: dict[int, int]) -> list[int]:
     return order
 
 
-def _parents() -> dict[int, int]:
-    """Return the parent of every process, by pid: all that a family is found by, read in microseconds each."""
-    return {pid: int(fields[1]) for pid in pids() if (fields := stat_fields(pid))}
-
-
 def _with_roles(table: dict[int, Process]) -> dict[int, Process]:
     full: dict[int, Process] = {}
     for process in sorted(table.values(), key=lambda process: process.started):
-        parent = full.get(process.parent)
-        command = _command(process)
-        role, io_bytes = _role(process, command, parent), _io_bytes(process.pid)
+        text = _read_memory(process, "cmdline")[:COMMAND_BYTES].rstrip(b"\0")
+        command = text.replace(b"\0", b" ").decode(errors="replace") or f"[{process.name}]"
+        counters = dict(line.split(b": ") for line in read_file(f"{PROC}/{process.pid}/io").splitlines())
+        io_bytes = int(counters[b"rchar"]) + int(counters[b"wchar"]) if b"wchar" in counters else None
+        role = _role(process, command, full.get(process.parent))
         full[process.pid] = replace(process, command=command, role=role, io_bytes=io_bytes)
     return full
-
-
-def _command(process: Process) -> str:
-    """Return the command line; its name in brackets where there is none or where to read it could block for ever."""
-    text = _read_memory(process, "cmdline")[:COMMAND_BYTES].rstrip(b"\0")
-    return text.replace(b"\0", b" ").decode(errors="replace") or f"[{process.name}]"
 
 
 def _role(process: Process, command: str, parent: Process | None) -> str:
@@ -161,15 +153,10 @@ def _role(process: Process, command: str, parent: Process | None) -> str:
         return "worker"
     if HELPERS.search(command):
         return "helper"
-    rank = _rank(process)
-    if rank is not None and (parent is None or _rank(parent) != rank):
+    rank, above = (RANKS.findall(_read_memory(each, "environ")) if each else [] for each in (process, parent))
+    if rank and rank[:1] != above[:1]:
         return "rank"
     return "main" if PYTHON.search(program) or process.name.startswith("python") else "other"
-
-
-def _rank(process: Process) -> bytes | None:
-    match = RANKS.search(_read_memory(process, "environ"))
-    return match[1] if match else None
 
 
 def _read_memory(process: Process, name: str) -> bytes:
@@ -178,11 +165,6 @@ def _read_memory(process: Process, name: str) -> bytes:
     The memory map may be locked then.
     """
     return b"" if process.state in "DZX" else read_file(f"{PROC}/{process.pid}/{name}")
-
-
-def _io_bytes(pid: int) -> int | None:
-    fields = dict(line.split(b": ") for line in read_file(f"{PROC}/{pid}/io").splitlines())
-    return int(fields[b"rchar"]) + int(fields[b"wchar"]) if b"wchar" in fields else None
 
 
 def read_file(path: str) -> bytes:

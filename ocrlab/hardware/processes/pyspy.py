@@ -66,21 +66,20 @@ def _run(command: list[str], process: process_tree.Process, end: float) -> tuple
         )
     except OSError as error:
         return b"", f"py-spy cannot be started: {error}"
-    try:
-        output, errors = child.communicate(timeout=max(0.0, end - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        child.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(LAST_WAIT)
-        # The SIGSTOP of the attaching may still be on its way to the process, whose tracer is dead now.
-        now = process_tree.read_process(process.pid)
-        if process.state not in "Tt" and now is not None and now.started == process.started:
-            with contextlib.suppress(OSError):
-                os.kill(process.pid, signal.SIGCONT)
-        for stream in (child.stdout, child.stderr):
-            if stream is not None:
-                stream.close()
-        return b"", "py-spy did not answer in time"
+    assert child.stdout is not None and child.stderr is not None, "both are pipes"
+    with child.stdout, child.stderr:
+        try:
+            output, errors = child.communicate(timeout=max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(LAST_WAIT)
+            # The SIGSTOP of the attaching may still be on its way to the process, whose tracer is dead now.
+            now = process_tree.read_process(process.pid)
+            if process.state not in "Tt" and now is not None and now.started == process.started:
+                with contextlib.suppress(OSError):
+                    os.kill(process.pid, signal.SIGCONT)
+            return b"", "py-spy did not answer in time"
     return (output, "") if child.returncode == 0 else (b"", _reason(errors))
 
 
@@ -100,18 +99,17 @@ def _threads(output: bytes, pid: int) -> list[Thread]:
         records = json.loads(output or b"[]")
     except ValueError:
         return []
-    threads = [_thread(record) for record in records if isinstance(record, dict)]
+    threads = [
+        Thread(
+            id=record.get("os_thread_id") or record.get("thread_id") or 0,
+            name=record.get("thread_name") or ("MainThread" if record.get("os_thread_id") == record.get("pid") else ""),
+            active=bool(record.get("active")),
+            gil=bool(record.get("owns_gil")),
+            frames=[_frame(frame) for frame in record.get("frames") or ()],
+        )
+        for record in records
+    ]
     return sorted(threads, key=lambda thread: (thread.id != pid, thread.id))
-
-
-def _thread(record: dict[str, Any]) -> Thread:
-    return Thread(
-        id=record.get("os_thread_id") or record.get("thread_id") or 0,
-        name=record.get("thread_name") or ("MainThread" if record.get("os_thread_id") == record.get("pid") else ""),
-        active=bool(record.get("active")),
-        gil=bool(record.get("owns_gil")),
-        frames=[_frame(frame) for frame in record.get("frames") or ()],
-    )
 
 
 def _frame(record: dict[str, Any]) -> Frame:

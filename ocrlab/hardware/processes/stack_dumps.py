@@ -34,7 +34,7 @@ def take(processes: Sequence[Process], deadline_s: float, *, native: bool = True
     `native`, native frames are read too where Python's leave open what a main thread does.
     """
     end = time.monotonic() + deadline_s
-    stacks = {process.pid: _nothing(process, "there was no time to look") for process in processes}
+    stacks = {process.pid: Stack(process, why_not="there was no time to look") for process in processes}
     _side_by_side(stacks, processes, end, _kernel_view)
     open_ones = [process for process in processes if stacks[process.pid].why_not == PENDING]
     _side_by_side(stacks, open_ones, end, lambda process, end: _python_frames(stacks[process.pid], end))
@@ -60,17 +60,11 @@ def text(stacks: Sequence[Stack]) -> str:
             lines += [f"Thread {thread.id} ({state}){name}"]
             lines += [f"    # waits in {thread.call or thread.wchan}"] if thread.call or thread.wchan else []
             for frame in thread.frames:
-                lines += [line(frame)]
+                lines += [f"    {frame.function} ({short(frame.file)}{f':{frame.line}' if frame.line else ''})"]
                 lines += ["        Locals:"] if frame.locals else []
                 lines += [f"            {name}: {value}" for name, value in frame.locals.items()]
         lines += [""]
     return "\n".join(lines)
-
-
-def line(frame: Frame) -> str:
-    """Return a frame as py-spy prints it."""
-    place = f"{short(frame.file)}:{frame.line}" if frame.line else short(frame.file)
-    return f"    {frame.function} ({place})"
 
 
 def short(file: str) -> str:
@@ -104,10 +98,10 @@ def _kernel_view(process: Process, end: float) -> Stack:
     """Return what the kernel shows of a process, with the reason why it will stay at that, or PENDING."""
     now = process_tree.read_process(process.pid)
     if now is None or now.started != process.started:
-        return _nothing(process, "it has ended meanwhile")
+        return Stack(process, why_not="it has ended meanwhile")
     process = replace(process, state=now.state, cpu_seconds=now.cpu_seconds, threads=now.threads)
     if now.state in "ZX":
-        return _nothing(process, "it has ended, and its parent has not asked how (a zombie)")
+        return Stack(process, why_not="it has ended, and its parent has not asked how (a zombie)")
     threads = kernel.view(process.pid)
     python = now.state == "D" or kernel.is_python(process.pid)  # in D the memory map may be locked
     wchan = threads[0].wchan if threads else ""
@@ -154,7 +148,3 @@ def _native(stack: Stack, end: float) -> Stack:
     for thread in natives:
         thread.frames[:] = [with_locals.get((f.function, f.file, f.line), f) for f in thread.frames]
     return replace(stack, threads=_merged(natives, stack.threads))
-
-
-def _nothing(process: Process, why_not: str) -> Stack:
-    return Stack(process, [], "proc", why_not=why_not)

@@ -42,7 +42,7 @@ class Stack:
     """All threads of one process, main thread first; `why_not` says why Python's frames are missing, empty if not."""
 
     process: Process
-    threads: list[Thread]
-    how: str  # py-spy, faulthandler, proc
+    threads: list[Thread] = field(default_factory=list)
+    how: str = "proc"  # or py-spy, faulthandler
     wchan: str = ""
     why_not: str = ""

@@ -10,10 +10,9 @@ from ocrlab.records import Check
 MIB, GIB = 1 << 20, 1 << 30
 
 
-def judge_cpu(flags: str, numpy: list[str] | None = None, **variables: str) -> dict[str, Check]:
+def judge_cpu(flags: str, **variables: str) -> dict[str, Check]:
     answer = {"name": "CPU", "machine": "x86_64", "flags": flags.split(), "variables": variables}
     facts: Any = {"import torch": {"torch": {"dispatched": "AVX2"}}}
-    facts["import torch"]["numpy"] = {"has": numpy, "baseline": ["X86_V2"], "disabled": ""} if numpy else None
     return {check.name: check for check in check_machine.judge_processor(answer, facts)}
 
 
@@ -26,11 +25,6 @@ def test_instruction_sets(flags: str, judgement: str) -> None:
     assert check.cause == ("build.cpu_isa" if judgement in ("warn", "fail") else None)
 
 
-@pytest.mark.parametrize(("has", "judgement"), [(["X86_V2", "AVX2"], "ok"), (["AVX2"], "fail")])
-def test_instruction_sets_of_numpy(has: list[str], judgement: str) -> None:
-    assert judge_cpu("avx2", has)["NumPy's kernels"].judgement == judgement
-
-
 def test_what_switches_instruction_sets_off() -> None:
     check = judge_cpu("avx2", ATEN_CPU_CAPABILITY="default", CPU_OTHER="x")["instruction sets switched off"]
     assert (check.judgement, check.do) == ("warn", "unset ATEN_CPU_CAPABILITY")
@@ -39,8 +33,7 @@ def test_what_switches_instruction_sets_off() -> None:
 def judge_wsl2(**more: Any) -> dict[str, Check]:
     answer = {
         "wsl": 2, "release": "5.15.153.1-microsoft-standard-WSL2", "dxg": True, "foreign": [], "swap": 4 * GIB,
-        "libcuda": ["/usr/lib/wsl/lib/libcuda.so.1"], "memory": 16 * GIB, "windows_folder": False,
-        "config": {}, **more,
+        "libcuda": ["/usr/lib/wsl/lib/libcuda.so.1"], "memory": 16 * GIB, "windows_folder": False, **more,
     }  # fmt: skip
     return {check.name: check for check in check_machine.judge_wsl(answer, {})}
 
@@ -132,7 +125,7 @@ def test_threads() -> None:
 ])  # fmt: skip
 def test_disk(more: dict[str, Any], judgement: str, cause: str | None) -> None:
     answer = {"folder": "/runs", "free": 50 * GIB, "files": None, "written": 16 * MIB, "seconds": 0.1}
-    check = the(check_machine.judge_disk("disk for runs", {**answer, **more}))
+    check = the(check_machine.judge_disk("disk for runs", {**answer, **more}, {}))
     assert (check.judgement, check.cause) == (judgement, cause)
 
 
@@ -174,7 +167,7 @@ def rungs(error: str | None) -> dict[str, object]:
     ("RuntimeError: something that nobody has seen", None),
 ])  # fmt: skip
 def test_a_rung_that_fails(error: str, cause: str | None) -> None:
-    [check] = check_training.judge_rungs("smoke test: GPU", rungs(error))
+    [check] = check_training.judge_rungs("smoke test: GPU", rungs(error), {})
     assert (check.judgement, check.cause) == ("fail", cause)
     assert "fails at add" in check.observed
     assert ("cannot avoid" in check.observed) == ("CUDA error" in error)
@@ -182,7 +175,7 @@ def test_a_rung_that_fails(error: str, cause: str | None) -> None:
 
 def test_a_wrong_result_of_the_processor_is_not_blamed_on_a_gpu() -> None:
     [check] = check_training.judge_rungs(
-        "smoke test: CPU", rungs("forward differs from the CPU's float64 by 3, the limit is 0.001")
+        "smoke test: CPU", rungs("forward differs from the CPU's float64 by 3, the limit is 0.001"), {}
     )
     assert (check.judgement, check.cause) == ("fail", None)
 

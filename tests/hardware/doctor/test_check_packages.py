@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ocrlab.hardware.doctor import check_packages, doctor_job
-from ocrlab.hardware.doctor.check_spec import PROBES, Options, Probe, fail
+from ocrlab.hardware.doctor.check_spec import Options, Probe, fail
 from ocrlab.records import Check
 
 
@@ -29,7 +29,7 @@ def judge_distributions(*distributions: Any, **more: Any) -> dict[str, Check]:
         "torch": {"version": "2.8.0+cu128", "cuda": "12.8"},
         "conda": {},
     }
-    return {check.name: check for check in check_packages.judge_packages({**answer, **more}, "PY")}
+    return {check.name: check for check in check_packages.judge_packages("PY", {**answer, **more}, {})}
 
 
 def test_torchvision_of_another_torch() -> None:
@@ -139,31 +139,6 @@ def test_a_broken_torch(source: str, options: Options, tmp_path, monkeypatch: py
     assert checks["import torchvision"].judgement == "skip"
 
 
-@pytest.mark.parametrize("forbidden", ["1", ""])
-def test_files_that_are_compiled_at_each_start(forbidden, options, tmp_path, monkeypatch):
-    package = tmp_path / "a b" / "torch"
-    package.mkdir(parents=True)
-    for number in range(210):
-        (package / f"part{number}.py").touch()
-    parts = ", ".join(f"part{number}" for number in range(210))
-    (package / "__init__.py").write_text(f"__version__ = '9.9'\nfrom torch import {parts}\n", encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", forbidden)
-    monkeypatch.chdir(tmp_path)
-    ask = Probe(
-        2, "import torch", PROBES / "import_probe.py", "imported",
-        check_packages.package_probes(options)[1].judge, 20, {"name": "torch"},
-    )  # fmt: skip
-    check = climbed([ask], options)["import torch"]
-    if forbidden:
-        assert (
-            check.judgement == "warn" and "211 files" in check.observed and "PYTHONDONTWRITEBYTECODE" in check.observed
-        )
-        assert check.do.endswith(f"-m compileall -q '{package.parent}'")
-    else:
-        assert (check.judgement, check.observed[:10]) == ("ok", "torch 9.9 ")
-
-
 def test_torch_that_is_not_there(options: Options, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')  # without site-packages
@@ -182,6 +157,6 @@ def test_nms_is_really_called() -> None:
         ({"nms": [0]}, "fail"),
         ({"nms": None, "error": {"type": "RuntimeError", "message": "no kernel"}}, "fail"),
     ):
-        *_, check = check_packages.judge_torchvision({**came, **answer}, {}, "PY")
+        *_, check = check_packages.judge_torchvision("PY", {**came, **answer}, {})
         assert (check.name, check.judgement) == ("torchvision.ops.nms", judgement)
         assert check.cause == (None if judgement == "ok" else "build.torchvision")

@@ -119,7 +119,7 @@ class Launch:
 
 
 def of_device(driver_limits: Mapping[str, Any]) -> Limits:
-    """Return the limits that the driver of a real device reported, see `cuda_device_limits`."""
+    """Return the limits that the driver of a real device reported, see `ocrlab.cli.kernel`."""
     capability = str(driver_limits["capability"])
     base = of_capability(capability) if capability in LIMITS else Limits(capability, 0, 0, 0, 0)
     return replace(base, **{name: value for name, value in driver_limits.items() if name != "capability"})
