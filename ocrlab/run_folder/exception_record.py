@@ -16,12 +16,10 @@ def describe(error: BaseException) -> dict[str, Any]:
     """Return an exception as `RunRecord.error`: type, message, innermost frame, innermost frame of your own code."""
     kind = type(error)
     try:
-        message = str(error)
+        message = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
     except Exception as problem:
         message = f"it has no text: {type(problem).__name__}"
-    if isinstance(error, KeyboardInterrupt):
-        message = "interrupted"
-    elif isinstance(error, SystemExit):
+    if isinstance(error, SystemExit):
         message = f"exit status {error.code}"
     frames = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(error.__traceback__)]
     installed = (

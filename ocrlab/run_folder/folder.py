@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
 import os
 import re
 import shutil
@@ -23,6 +22,8 @@ from ocrlab.run_folder.exception_record import describe
 from ocrlab.run_folder.fail_safe import print_message
 from ocrlab.run_folder.owner_process import identity, signals_exit
 from ocrlab.run_folder.status_file import SENTINELS, close, now, running_process, status
+
+PLACE = "a folder that can be written and a disk with space"
 
 
 @dataclass
@@ -53,11 +54,8 @@ class RunFolder:
         self.metrics = dict(metrics)
         written, problems = close(self.path, RunRecord("success", self.started, now(), self.metrics))
         if not written:
-            raise RunError(
-                f"Run {self.path} finished, but its .SUCCESS cannot be written",
-                got="; ".join(problems),
-                need="a folder that can be written and a disk with space",
-            )
+            what = f"Run {self.path} finished, but its .SUCCESS cannot be written"
+            raise RunError(what, got="; ".join(problems), need=PLACE)
         self.finished = True
         if problems:
             print_message(f"run {self.path}: {'; '.join(problems)}", "ocrlab")
@@ -95,12 +93,8 @@ def create(runs: Path | str, slug: str, config_text: str | None = None) -> RunFo
     except OSError as error:
         if path is not None:
             shutil.rmtree(path, ignore_errors=True)
-        raise RunError(
-            f"A run folder cannot be made in {runs}",
-            got=str(error),
-            need="a folder that can be written and a disk with space",
-            do="Choose another with runs=DIR",
-        ) from error
+        what, do = f"A run folder cannot be made in {runs}", "Choose another with runs=DIR"
+        raise RunError(what, got=str(error), need=PLACE, do=do) from error
     return folder
 
 
@@ -116,9 +110,7 @@ def resume(path: Path | str, *, finished: bool = False) -> RunFolder:
         try:
             _enter(folder, last=record.status)
         except OSError as error:
-            raise RunError(
-                f"Run {path} cannot be resumed", got=str(error), need="a folder that can be written"
-            ) from error
+            raise RunError(f"Run {path} cannot be resumed", got=str(error), need=PLACE) from error
     return folder
 
 
@@ -162,12 +154,13 @@ def run(
 
 def _new_folder(path: Path) -> Path:
     """Make a folder of this name, or the first of NAME-2, NAME-3 and so on that does not exist yet."""
-    for number in itertools.count(1):
-        numbered = path if number == 1 else path.with_name(f"{path.name}-{number}")
+    numbered, number = path, 1
+    while True:
         with contextlib.suppress(FileExistsError):
             numbered.mkdir()
             return numbered
-    raise AssertionError("count() has no end")
+        number += 1
+        numbered = path.with_name(f"{path.name}-{number}")
 
 
 def _enter(folder: RunFolder, last: str | None = None) -> None:

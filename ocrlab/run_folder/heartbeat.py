@@ -47,14 +47,17 @@ class Writer:
 
 def read(path: Path | str) -> dict[str, Any] | None:
     """Return {"pid", "count", "time" (monotonic seconds), "step", "phase", "sample"}; None for no whole heartbeat."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            for _ in range(3):
-                first, second = os.pread(file.fileno(), RECORD.size, 0), os.pread(file.fileno(), RECORD.size, 0)
-                if first == second:
-                    return _record(first, Path(path))
-    except OSError:
-        pass
+    path = Path(path)
+    with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
+        for _ in range(3):
+            first, second = os.pread(file.fileno(), RECORD.size, 0), os.pread(file.fileno(), RECORD.size, 0)
+            if first == second and len(first) == RECORD.size:
+                magic, count, when, step, phase, sample, again = RECORD.unpack(first)
+                if magic != MAGIC or count != again or not count:
+                    return None
+                phase, sample = (text.rstrip(b"\0").decode(errors="replace") for text in (phase, sample))
+                pid = int(path.name) if path.name.isdigit() else None
+                return {"pid": pid, "count": count, "time": when, "step": step, "phase": phase, "sample": sample}
     return None
 
 
@@ -65,11 +68,9 @@ def newest(folder: Path | str) -> dict[str, Any] | None:
 
 def everyone(folder: Path | str) -> list[dict[str, Any]]:
     """Return the heartbeats of all processes that left one in a folder."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []
-    return [record for name in names if (record := read(Path(folder, name)))]
+    with contextlib.suppress(OSError):
+        return [record for name in os.listdir(folder) if (record := read(Path(folder, name)))]
+    return []
 
 
 _mine: tuple[int, Writer | None] = (0, None)  # of which process, as a fork must not go on with its parent's
@@ -90,14 +91,3 @@ def beat(*, step: int | None = None, phase: str | None = None, sample: str | Non
             writer.beat(step=step, phase=phase, sample=sample)
         except (OSError, ValueError):  # a disk that is full now, a file that was closed
             _mine = (pid, None)
-
-
-def _record(data: bytes, path: Path) -> dict[str, Any] | None:
-    if len(data) < RECORD.size:
-        return None
-    magic, count, when, step, phase, sample, again = RECORD.unpack(data)
-    if magic != MAGIC or count != again or not count:
-        return None
-    phase, sample = (text.rstrip(b"\0").decode(errors="replace") for text in (phase, sample))
-    pid = int(path.name) if path.name.isdigit() else None
-    return {"pid": pid, "count": count, "time": when, "step": step, "phase": phase, "sample": sample}

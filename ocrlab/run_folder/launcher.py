@@ -71,23 +71,19 @@ def detect_ranks(environment: Mapping[str, str] | None = None) -> Ranks:
         return Ranks()
     by_srun = "SLURM_PROCID" in variables and variables.get("SLURM_JOB_NAME") not in INTERACTIVE
     if "TORCHELASTIC_RUN_ID" in variables and "RANK" in variables:
-        names, on_node, launcher = (
-            ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-            _number(variables, "LOCAL_WORLD_SIZE"),
-            "torchrun",
-        )
+        launcher, names = "torchrun", ["RANK", "WORLD_SIZE", "LOCAL_RANK"]
+        on_node = _number(variables, "LOCAL_WORLD_SIZE")
     elif by_srun and _number(variables, "SLURM_NTASKS", "1") > 1:
-        names, on_node, launcher = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"), _tasks_here(variables), "srun"
+        launcher, names = "srun", ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"]
+        on_node = _tasks_here(variables)
     else:
         return Ranks()
     rank, world, local = (_number(variables, name) for name in names)
-    mine = Ranks(rank, world, local, on_node, launcher)
-    fits = 0 <= mine.rank < mine.world and 0 <= mine.local < mine.on_node
-    if not fits or mine.world % mine.on_node:
-        got = f"rank {mine.rank} of {mine.world}, {mine.local} of {mine.on_node} on this machine"
+    if not (0 <= rank < world and 0 <= local < on_node) or world % on_node:
+        got = f"rank {rank} of {world}, {local} of {on_node} on this machine"
         need = "ranks counted from 0, and as many on each machine"
-        raise ConfigError(f"What {mine.launcher} reports about this process is inconsistent", got=got, need=need)
-    return mine
+        raise ConfigError(f"What {launcher} reports about this process is inconsistent", got=got, need=need)
+    return Ranks(rank, world, local, on_node, launcher)
 
 
 def single(environment: Mapping[str, str]) -> dict[str, str]:
@@ -103,18 +99,16 @@ def outside(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _number(variables: Mapping[str, str], name: str, otherwise: str = "") -> int:
     text = variables.get(name, otherwise)
-    try:
+    with suppress(ValueError):
         return int(text)
-    except ValueError:
-        need = "a whole number, as torchrun and srun set it"
-        raise ConfigError(f"{name} has an unusable value", got=repr(text), need=need) from None
+    need = "a whole number, as torchrun and srun set it"
+    raise ConfigError(f"{name} has an unusable value", got=repr(text), need=need)
 
 
 def _tasks_here(variables: Mapping[str, str]) -> int:
     """Return how many tasks srun has started on each node: `2(x3)` is two on each of three."""
     for name in ("SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
-        match = re.fullmatch(r"(\d+)(?:\(x\d+\))?", variables.get(name, ""))
-        if match:
+        if match := re.fullmatch(r"(\d+)(?:\(x\d+\))?", variables.get(name, "")):
             return int(match[1])
     return _number(variables, "SLURM_NTASKS") // max(1, _number(variables, "SLURM_NNODES", "1"))
 
@@ -147,20 +141,17 @@ class RankRecord:
         """Say how this rank has ended: success, stopped or failed; the first word is the last one."""
         if not self.record or self.record["end"] is not None:
             return
-        try:
-            self._write_end(how, step, error)
-        except BaseException:  # a signal's: torchrun ends all ranks within milliseconds of the first one's end
-            self._write_end(how, step, error)
-            raise
-
-    def _write_end(self, how: str, step: int | None, error: BaseException | None) -> None:
         about = None
         if error is not None:
             full = describe(error)
             about = {name: full[name] for name in ("type", "message", "where", "your_code")}
             about["rank"] = getattr(error, "rank", None)  # which rank it is about, where all of them raise it
         self.record["end"] = {"how": how, "time": time.time(), "step": step, "error": about}
-        self.write()
+        try:
+            self.write()
+        except BaseException:  # a signal's: torchrun ends all ranks within milliseconds of the first one's end
+            self.write()
+            raise
 
     def write(self) -> None:
         """Write the record everywhere; a full disk must not hide why a rank has failed."""
@@ -202,17 +193,14 @@ def secondary(error: Mapping[str, Any]) -> bool:
 
 def others_word(folder: Path, rank: int) -> str | None:
     """Return what the first other rank has failed of, in a sentence; None where none has failed by itself."""
-    others = _own_failures([record for record in read(folder) if record["rank"] != rank])
-    if not others:
-        return None
-    error = others[0]["end"]["error"]
-    return f"rank {others[0]['rank']}: {error['type']}: {error['message']}"
+    for other in _own_failures([record for record in read(folder) if record["rank"] != rank]):
+        return "rank {}: {type}: {message}".format(other["rank"], **other["end"]["error"])
+    return None
 
 
 def blamed(records: list[dict[str, Any]]) -> int:
     """Return the rank to look at: the first that failed by itself, else one that left no word, else rank 0."""
-    own = _own_failures(records)
-    if own:
+    if own := _own_failures(records):
         about = own[0]["end"]["error"].get("rank")
         return int(own[0]["rank"] if about is None else about)
     silent = [int(record["rank"]) for record in records if not record.get("end")]
@@ -233,8 +221,7 @@ def brief(error: BaseException) -> str:
 
 def report_exits(ended: list[dict[str, Any]]) -> None:
     """Tell the watcher, if there is one, how ranks have ended: {"rank", "pid", "exit_code", negative for a signal}."""
-    folder = os.environ.get(watcher_link.FOLDER)
-    if folder:
+    if folder := os.environ.get(watcher_link.FOLDER):
         write_exits(Path(folder), ended)
 
 

@@ -58,11 +58,10 @@ def signals_exit() -> Iterator[None]:
 
 def _started(pid: object) -> int | None:
     """Return the start time of a process in clock ticks since boot; None when it is gone or a zombie."""
-    try:
+    with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return None if fields[0] in "ZX" else int(fields[19])
-    except (OSError, ValueError, IndexError):
-        return None
+    return None
 
 
 def _boot() -> str:

@@ -88,7 +88,9 @@ def _digest(name: str, key: bytes | None) -> hmac.HMAC | None:
 def _key(*, make: bool) -> bytes | None:
     """Return the key of this user, None without one; only the user may be able to read it."""
     try:
-        path = _state_folder() / "recording.key"
+        wanted = os.environ.get("XDG_STATE_HOME", "")
+        state = Path(wanted) if os.path.isabs(wanted) else Path.home() / ".local" / "state"
+        path = state / "ocrlab" / "recording.key"
         with contextlib.suppress(FileExistsError):
             if make and not path.exists():
                 _make_key(path)
@@ -98,11 +100,6 @@ def _key(*, make: bool) -> bytes | None:
         return None
     private = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
     return key if private and len(key) == KEY_BYTES else None
-
-
-def _state_folder() -> Path:
-    wanted = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(wanted) if os.path.isabs(wanted) else Path.home() / ".local" / "state") / "ocrlab"
 
 
 def _make_key(path: Path) -> None:

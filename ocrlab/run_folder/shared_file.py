@@ -97,11 +97,8 @@ def create(path: Path | str, size: int) -> SharedFile:
             zeros, at = bytes(1 << 20), 0
             while at < size:
                 at += os.pwrite(descriptor, zeros[: size - at], at)
-        shared = (
-            mmap.mmap(descriptor, size)
-            if file_system(path.parent) in IN_PLACE
-            else WrittenFile(os.dup(descriptor), size)
-        )
+        in_place = file_system(path.parent) in IN_PLACE
+        shared = mmap.mmap(descriptor, size) if in_place else WrittenFile(os.dup(descriptor), size)
         os.replace(part, path)
     except BaseException:
         if shared is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -48,21 +49,17 @@ def read_runs(folder: Path) -> Path | None:
 
 def read_run(folder: Path) -> tuple[int, Path] | None:
     """Return the owner and the run folder that `report_run` wrote, None for nothing."""
-    pid, _, path = (_read(folder / RUN) or "").partition(" ")
+    pid, _, path = _read(folder / RUN).partition(" ")
     return (int(pid), Path(path)) if pid.isdigit() and path else None
 
 
 def _write(name: str, text: str) -> None:
-    folder = os.environ.get(FOLDER)
-    if folder:
-        try:
+    if folder := os.environ.get(FOLDER):
+        with contextlib.suppress(OSError):  # the watcher then makes a folder of its own
             write_bytes(Path(folder, name), os.fsencode(text), private=True)
-        except OSError:
-            return  # the watcher then makes a folder of its own
 
 
-def _read(path: Path) -> str | None:
-    try:
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError):
         return os.fsdecode(path.read_bytes())
-    except OSError:
-        return None
+    return ""

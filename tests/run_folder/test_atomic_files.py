@@ -104,18 +104,6 @@ def test_a_long_traceback_keeps_its_head_and_its_tail() -> None:
     assert text.endswith("the end\n")
 
 
-def test_a_chain_of_errors_is_complete() -> None:
-    def fail() -> None:
-        try:
-            raise KeyError("first")
-        except KeyError as error:
-            raise RuntimeError("second") from error
-
-    text = describe(caught(fail))["traceback"]
-    assert "KeyError: 'first'" in text
-    assert "RuntimeError: second" in text
-
-
 def test_rewind_drops_what_a_resumed_run_writes_again(tmp_path: Path) -> None:
     table = Table(tmp_path / "metrics.csv")
     for step in (10, 20, 30):

@@ -14,8 +14,7 @@ import pytest
 from ocrlab import run_folder
 from ocrlab.errors import DataError, RunError
 from ocrlab.run_folder.owner_process import alive, signals_exit
-from ocrlab.run_folder.status_file import list_runs, newest, running_process, status
-from tests.run_folder.helpers import living_run
+from ocrlab.run_folder.status_file import list_runs, status
 
 
 def sentinels(folder: Path) -> list[str]:
@@ -237,17 +236,6 @@ def put_sentinel(folder: Path, name: str, content: object) -> Path:
     return folder
 
 
-def test_a_live_run_reads_as_running_and_a_killed_run_as_died(tmp_path: Path) -> None:
-    with living_run(tmp_path) as (folder, child):
-        assert status(folder).status == "running"
-        assert running_process(folder)["pid"] == child.pid
-    record = status(folder)
-    assert record.status == "died"
-    assert record.error is not None
-    assert record.error["type"] == "died"
-    assert newest(tmp_path, "died") == folder
-
-
 def test_the_name_of_the_file_decides_and_the_final_sentinel_counts(tmp_path: Path) -> None:
     both = put_sentinel(
         put_sentinel(tmp_path / "both", ".RUNNING", {"status": "running"}), ".FAILURE", {"status": "running"}
@@ -280,19 +268,6 @@ def test_a_process_that_ended_is_dead_even_before_it_is_reaped() -> None:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, but still a zombie
         assert not alive(there)
     assert not alive(there)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_becomes_an_exit_status_and_the_handler_comes_back(number: int) -> None:
-    before = signal.signal(number, signal.SIG_DFL)  # nohup would have it ignored
-    try:
-        with pytest.raises(SystemExit) as error, signals_exit():
-            os.kill(os.getpid(), number)
-            signal.pause()
-        assert error.value.code == 128 + number
-        assert signal.getsignal(number) is signal.SIG_DFL
-    finally:
-        signal.signal(number, before)
 
 
 def test_a_handler_of_somebody_else_is_left_alone() -> None:

@@ -161,19 +161,6 @@ def test_each_rank_of_a_summary_is_read_with_its_line():
     assert launcher.torchrun_failures("rank 1 is ready\n") == []
 
 
-def test_the_watcher_reads_where_runs_are_created(tmp_path, monkeypatch):
-    monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path))
-    assert watcher_link.watched()
-    watcher_link.report_runs("some/runs")
-    assert watcher_link.read_runs(tmp_path) == Path.cwd() / "some" / "runs"
-    monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path / "gone"))
-    watcher_link.report_runs("runs")
-    assert watcher_link.read_runs(tmp_path / "gone") is None
-    monkeypatch.delenv(watcher_link.FOLDER)
-    assert not watcher_link.watched()
-    watcher_link.report_runs("runs")
-
-
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv(heartbeat.FOLDER, str(tmp_path))
