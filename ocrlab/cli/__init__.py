@@ -71,9 +71,12 @@ LEARN = ("train", "evaluate", "predict", "export", "replay", "bisect", "memory")
 EXTRAS = {"run": "notebooks", "report": "notebooks"}  # what a command needs beyond the base, where that is not `train`
 ALONE = ("numpy",)  # all that bisect lacks beside somebody's torch, which `ocrlab[train]` would replace
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # these errors do not name the file
 SPACE = " Needed: free disk space (see df -h). Delete something, or write to another disk."
-LARGER = " Needed: a higher limit for the size of a file (see ulimit -f), or another file system."
+FULL = {  # these errors do not name the file
+    errno.ENOSPC: SPACE,
+    errno.EDQUOT: SPACE,
+    errno.EFBIG: " Needed: a higher limit for the size of a file (see ulimit -f), or another file system.",
+}
 
 DONE, FAILED, WRONG_USE, BROKEN_PIPE = 0, 1, 2, 141
 
@@ -145,18 +148,18 @@ def report_failure(error: BaseException, extra: str = "train") -> Answer:
 
     `extra` is what brings a package that is not installed: the base alone holds what watches.
     """
+    status = WRONG_USE if isinstance(error, OcrlabError) and error.wrong_use else FAILED
     if isinstance(error, SystemExit):
         status = error.code if isinstance(error.code, int) else FAILED
     elif isinstance(error, KeyboardInterrupt | BrokenPipeError):
-        status = 130 if isinstance(error, KeyboardInterrupt) else BROKEN_PIPE
-    else:
-        status = WRONG_USE if isinstance(error, OcrlabError) and error.wrong_use else FAILED
+        status = 128 + (signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGPIPE)
     details = {"type": type(error).__name__, "message": str(error)}
+    text = _error_text(error, extra)
     if status > 128:
-        details = {"type": "Interrupted", "message": f"stopped by {signal.Signals(status - 128).name}"}
+        text = f"stopped by {signal.Signals(status - 128).name}"
+        details = {"type": "Interrupted", "message": text}
     if os.environ.get("OCRLAB_TRACEBACK") == "1":
         traceback.print_exception(error)
-    text = details["message"] if status > 128 else _error_text(error, extra)
     if text and status != BROKEN_PIPE:  # `ocrlab ... | head` is not a failure
         print(f"ocrlab: {escape_control(text)}", file=sys.stderr)
     return Answer({"schema": SCHEMA, "status": "failure", "exit_status": status, "error": details}, status=status)
@@ -173,10 +176,8 @@ def _error_text(error: BaseException, extra: str) -> str:
     if isinstance(error, OSError) and error.strerror:
         name = escape_name(error.filename or "")
         if error.errno in FULL:
-            need = LARGER if error.errno == errno.EFBIG else SPACE
-            return f"{name or 'A file'} could not be written. Given: {error.strerror}.{need}"
-        what = f"{name} cannot be used" if name else "The system refused"
-        return f"{what}. Given: {error.strerror}."
+            return f"{name or 'A file'} could not be written. Given: {error.strerror}.{FULL[error.errno]}"
+        return f"{f'{name} cannot be used' if name else 'The system refused'}. Given: {error.strerror}."
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{frame.filename}:{frame.lineno} in {frame.name}"
     return f"{type(error).__name__}: {error}\n  at {place}\n  OCRLAB_TRACEBACK=1 shows the whole way there."

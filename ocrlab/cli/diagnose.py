@@ -56,88 +56,74 @@ def run(args: argparse.Namespace) -> Answer:
     incident = load_input.read_incident(args.path)
     verdict = classify.classify(incident)
     findings, failed = incident.facts.get("learned"), bool(verdict.causes)
-    now, well = running(Path(args.path), failed=failed), ended_well(Path(args.path), failed=failed)
-    learned = {"learned": findings} if isinstance(findings, list) else {}
-    parts = [now, well, learning(findings) if isinstance(findings, list) else ""]
-    if failed or (incident.texts and not well) or not any(parts):
+    record, parts = to_json(verdict), [run_state(Path(args.path), failed=failed)]
+    if isinstance(findings, list):
+        record["learned"] = findings
+        lines = ["What the flight record noticed:", "", *(f"- {line}" for line in findings)]
+        well = "The flight record saw nothing wrong in how it learned: batches, gradients, steps, modes."
+        parts.append("\n".join(lines) if findings else well)
+    ended_well = (Path(args.path) / SENTINELS["success"]).is_file()
+    if failed or (incident.texts and not ended_well) or not any(parts):
         parts.append(verdict_files.markdown(verdict, incident.facts))
     else:
         parts += verdict_files.extra_paragraphs(incident.facts, verdict)
     text = "\n\n".join(filter(None, parts))
-    record = {**to_json(verdict), **learned, **verdict_files.extra_fields(incident.facts)}
+    record |= verdict_files.extra_fields(incident.facts)
     return Answer(redaction.clean(record), redaction.clean(text).rstrip())
 
 
-def running(place: Path, *, failed: bool) -> str:
-    """Return what is to be said of a run that has not ended: it lives, or it is gone without a word."""
+def run_state(place: Path, *, failed: bool) -> str:
+    """Return what there is to say of a run that ended well, still lives, or is gone without a word; else empty."""
+    if (place / SENTINELS["success"]).is_file():
+        return "This run has ended well" + ("." if failed else "; nothing in it indicates a failure.")
     if not (place / SENTINELS["running"]).is_file():
         return ""
     process = running_process(place)
     who = f"process {process['pid']}" if process["pid"] else "its process is unknown"
     if process["pid"] and not alive(process):
-        return (
-            f"This run has not ended, and {who} is gone without a last word: killed together with its watcher, or the "
-            "machine went down."
-        )
+        why = "killed together with its watcher, or the machine went down"
+        return f"This run has not ended, and {who} is gone without a last word: {why}."
     return f"This run has not ended ({who})" + ("." if failed else "; so far nothing says that it fails.")
 
 
-def ended_well(place: Path, *, failed: bool) -> str:
-    """Return what is to be said of a run that has ended well."""
-    if not (place / SENTINELS["success"]).is_file():
-        return ""
-    return "This run has ended well" + ("." if failed else "; nothing in it indicates a failure.")
-
-
-def learning(findings: list[str]) -> str:
-    """Return in words what a recorded training noticed about itself."""
-    if not findings:
-        return "The flight record saw nothing wrong in how it learned: batches, gradients, steps, modes."
-    return "\n".join(["What the flight record noticed:", "", *(f"- {line}" for line in findings)])
-
-
 def _explain(name: str) -> Answer:
+    entries = catalogue.load().entries
     if not name:
-        entries = catalogue.load().entries.values()
-        rows = [{"id": entry.id, "title": entry.title, "family": entry.family} for entry in entries]
+        rows = [{"id": entry.id, "title": entry.title, "family": entry.family} for entry in entries.values()]
         return Answer({"schema": SCHEMA, "causes": rows}, catalogue.listing())
     text = catalogue.explain(name)
-    entry = catalogue.load().entries[name]
-    record = {"id": name, "title": entry.title, "about": entry.about, "why": list(entry.why)}
-    record |= {"experiment": entry.experiment, "fix": entry.fix, "otherwise": list(entry.otherwise), "text": text}
-    return Answer({"schema": SCHEMA, **record}, text)
+    keys = ("id", "title", "about", "why", "experiment", "fix", "otherwise")
+    return Answer({"schema": SCHEMA, **{key: getattr(entries[name], key) for key in keys}, "text": text}, text)
 
 
 def _many(path: str, whole: bool) -> Answer:
     """Print one verdict a line as it is made, or with `--json` all in one object; 1 where a line is not a report."""
     records: list[dict[str, Any]] = []
     unread = 0
-    for record, good in verdicts(path):
-        unread += not good
-        if whole:
-            records.append(record)
-        else:
-            answer_line(record)
+    for number, line in _lines(path):
+        if line is None or line.strip():
+            record, good = _diagnose_line(line, number)
+            unread += not good
+            if whole:
+                records.append(record)
+            else:
+                answer_line(record)
     return Answer({"schema": SCHEMA, "verdicts": records}, status=1 if unread else 0)
 
 
-def verdicts(path: str) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Yield the verdict of each line of a JSON-lines file, and False for one that says that a line is not a report.
-
-    Raises DataError for a file that cannot be read.
-    """
+def _lines(path: str) -> Iterator[tuple[int, bytes | None]]:
+    """Yield the numbered lines of a file or of stdin; raises DataError."""
     try:
         with sys.stdin.buffer if path == "-" else safe_read.open_file(path, descriptors=True) as file:
-            for number, line in enumerate(safe_read.lines(file), 1):
-                if line is None or line.strip():
-                    yield _line(line, number)
+            yield from enumerate(safe_read.lines(file), 1)
     except OSError as error:
         need = "a file with one JSON object a line"
         gone = isinstance(error, FileNotFoundError)
         raise DataError(f"{path} cannot be read", got=error.strerror, need=need, missing=gone) from error
 
 
-def _line(line: bytes | None, number: int) -> tuple[dict[str, Any], bool]:
+def _diagnose_line(line: bytes | None, number: int) -> tuple[dict[str, Any], bool]:
+    """Return the verdict of a line, or what says that it is not a report, and False then."""
     row: Any = None
     good = False
     try:
@@ -147,7 +133,7 @@ def _line(line: bytes | None, number: int) -> tuple[dict[str, Any], bool]:
         if not isinstance(row, dict) or not isinstance(row.get("log"), str):
             raise ValueError("an object with a text `log` is needed")
         context = row.get("context")
-        texts = {"log_tail.txt": row["log"]} if row.get("log") else {}
+        texts = {"log_tail.txt": row["log"]} if row["log"] else {}
         incident = Incident(texts=texts, context=context if isinstance(context, str) else "")
         record, good = to_json(classify.classify(incident)), True
     except (ValueError, RecursionError) as error:

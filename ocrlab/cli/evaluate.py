@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
 
 if TYPE_CHECKING:
+    from ocrlab.config.schema import Config
     from ocrlab.evaluation.metrics.page_scores import DatasetScores
 
 EXAMPLES = """
@@ -34,17 +34,23 @@ NOTHING = "WARNING: no box of these pages counts: recall and hmean mean nothing,
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
-    what = parser.add_argument_group("what to score (at most one of these)")
-    what.add_argument("--checkpoint", type="path", metavar="CKPT", help=detector_options.NEWEST)
-    help_text = (
-        "predictions: output of ocrlab predict, a folder with one ICDAR .txt or .json for each page, or a .jsonl"
+    group = parser.add_argument_group("what to score (at most one of these)")
+    group.add_argument("--checkpoint", type="path", metavar="CKPT", help=detector_options.NEWEST)
+    group.add_argument(
+        "--predictions",
+        type="path",
+        metavar="PATH",
+        help="predictions: output of ocrlab predict, a folder with one ICDAR .txt or .json for each page, or a .jsonl",
     )
-    what.add_argument("--predictions", type="path", metavar="PATH", help=help_text)
     parser.add_argument(
         "--per-image", type="path", metavar="FILE", help="write one line for each page to this new .jsonl or .csv file"
     )
-    help_text = "data=DIR (required), split=NAME (default: val), and settings that start with post. or evaluate."
-    parser.add_argument("settings", nargs="*", metavar="key=value", help=help_text)
+    parser.add_argument(
+        "settings",
+        nargs="*",
+        metavar="key=value",
+        help="data=DIR (required), split=NAME (default: val), and settings that start with post. or evaluate.",
+    )
     upper_bound.arguments(parser)
 
 
@@ -72,66 +78,68 @@ def run(args: argparse.Namespace) -> Answer:
             need = "a name ending in .jsonl or .csv"
             raise ConfigError("--per-image cannot write this kind of file", got=str(rows_file), need=need)
         output_paths.new_file(rows_file, "--per-image", in_existing_folder=True)
-    scored, about = score_predictions(args, words, split) if args.predictions else score_checkpoint(args, words, split)
+    others = [word for word in words if not word.startswith(("data=", "exif="))]
+    if args.predictions and others:
+        what = f"{others[0]} has no effect on predictions that exist already"
+        raise ConfigError(what, need="data=DIR, split=NAME or exif=true")
+    asked = detector_options.check(words, also=("data",))
+    scored, source = score_predictions(args, asked, split) if args.predictions else score_checkpoint(args, asked, split)
     figures = scored.record()
-    record = {"schema": SCHEMA, **figures, "pages": int(figures["pages"]), **about, "worst": scored.worst(WORST)}
+    record = {"schema": SCHEMA, **figures, "pages": int(figures["pages"]), **source, "data": asked.data, "split": split}
+    record["worst"] = scored.worst(WORST)
     if no_box(figures):
         record["warning"] = NOTHING
     if rows_file is not None:
-        rows, text = scored.rows(), io.StringIO(newline="")
-        if rows_file.suffix == ".csv":
-            writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        else:
-            text.writelines(json_line({"schema": SCHEMA, **row}).decode() for row in rows)
+        rows = scored.rows()
         with rows_file.open("x", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            file.write(text.getvalue())
-    check = f"ocrlab samples check {shlex.quote(about['data'])}  (are the boxes of the worst pages right?)"
-    use = f"ocrlab predict PAGES --checkpoint {shlex.quote(about.get('checkpoint', ''))}"
-    shown = scores_text(scored, figures, check if args.predictions else use)
-    return Answer(record, shown, 1 if scored.skipped else 0)
+            if rows_file.suffix == ".csv":
+                writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
+            else:
+                file.writelines(json_line({"schema": SCHEMA, **row}).decode() for row in rows)
+    step = f"ocrlab predict PAGES --checkpoint {shlex.quote(source.get('checkpoint', ''))}"
+    if args.predictions:
+        step = f"ocrlab samples check {shlex.quote(asked.data)}  (are the boxes of the worst pages right?)"
+    return Answer(record, f"{scores_text(scored, figures)}\n\nnext: {step}", 1 if scored.skipped else 0)
 
 
-def score_checkpoint(args: argparse.Namespace, words: list[str], split: str) -> tuple[DatasetScores, dict[str, str]]:
-    """Score a detector; returns every page, and what was scored on what."""
-    asked = detector_options.check(words, also=("data",))
+def score_checkpoint(args: argparse.Namespace, asked: Config, split: str) -> tuple[DatasetScores, dict[str, str]]:
+    """Score a detector; returns every page, and what was scored."""
     from ocrlab.data import folder_layouts
 
     folder_layouts.find(Path(asked.data).expanduser(), split)  # raises at once, before a network is loaded
     detector_options.check_checkpoint(args.checkpoint)
+    words = [word for word in args.settings if not word.startswith("split=")]
     detector = detector_options.open_detector(args.checkpoint, words, asked)
     from ocrlab.inference import scoring
 
     with progress.page_progress("evaluating") as tick:
         scored = scoring.score(detector, asked.data, split, exif=detector.config.exif, tick=tick)
-    return scored, {"checkpoint": str(detector.checkpoint), "data": asked.data, "split": split}
+    return scored, {"checkpoint": str(detector.checkpoint)}
 
 
-def score_predictions(args: argparse.Namespace, words: list[str], split: str) -> tuple[DatasetScores, dict[str, str]]:
-    """Score existing predictions; returns every page, and what was scored on what."""
-    others = [word for word in words if not word.startswith(("data=", "exif="))]
-    if others:
-        what = f"{others[0]} has no effect on predictions that exist already"
-        raise ConfigError(what, need="data=DIR, split=NAME or exif=true")
-    asked = detector_options.check(words, also=("data",))
+def score_predictions(args: argparse.Namespace, asked: Config, split: str) -> tuple[DatasetScores, dict[str, str]]:
+    """Score existing predictions; returns every page, and what was scored."""
     from ocrlab.data.formats import reader
     from ocrlab.evaluation import prediction_scores
 
     predictions = prediction_scores.read(args.predictions)
     scored = prediction_scores.score(reader.load(asked.data, split, exif=asked.exif), predictions)
-    return scored, {"predictions": str(args.predictions), "data": asked.data, "split": split}
+    return scored, {"predictions": str(args.predictions)}
 
 
-def scores_text(scored: DatasetScores, figures: dict[str, float], step: str) -> str:
-    """Return the figures for people: by protocol, by size of text, the worst pages, and the next command."""
+def scores_text(scored: DatasetScores, figures: dict[str, float]) -> str:
+    """Return the figures for people: by protocol, by size of text, and the worst pages."""
     from ocrlab.evaluation.metrics.page_scores import EDGES, SIZES
 
-    rows = [[at, *(f"{figures[f'{name}@{at}']:.4f}" for name in FIGURES)] for at in ("0.5", "0.7", "0.8")]
-    for label, key in {"DetEval": "deteval", "CLEval": "cleval", "CLEval end to end": "cleval_e2e"}.items():
-        if f"{key}_hmean" in figures:
-            rows.append([label, *(f"{figures[f'{key}_{name}']:.4f}" for name in FIGURES)])
-    parts = [table([["IoU", *FIGURES], *rows])]
+    protocols = {at: f"{{}}@{at}" for at in ("0.5", "0.7", "0.8")}
+    protocols |= {"DetEval": "deteval_{}", "CLEval": "cleval_{}", "CLEval end to end": "cleval_e2e_{}"}
+    rows = [["IoU", *FIGURES]]
+    for label, key in protocols.items():
+        if key.format("hmean") in figures:
+            rows.append([label, *(f"{figures[key.format(name)]:.4f}" for name in FIGURES)])
+    parts = [table(rows)]
     low, high = figures["hmean@0.5_low"], figures["hmean@0.5_high"]
     if low == low:  # not NaN, as with a single page
         parts.append(f"hmean@0.5: 95 % interval {low:.4f} to {high:.4f}, bootstrap over pages")
@@ -150,8 +158,7 @@ def scores_text(scored: DatasetScores, figures: dict[str, float], step: str) -> 
     if no_box(figures):
         parts.append(NOTHING)
     left_out = f", {scored.skipped} left out" if scored.skipped else ""
-    parts.append(f"{len(scored.pages)} pages in {scored.seconds:.1f} s{left_out}")
-    return "\n\n".join([*parts, f"next: {step}"])
+    return "\n\n".join([*parts, f"{len(scored.pages)} pages in {scored.seconds:.1f} s{left_out}"])
 
 
 def no_box(figures: dict[str, float]) -> bool:

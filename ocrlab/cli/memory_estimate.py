@@ -6,11 +6,10 @@ import argparse
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from ocrlab.cli import train_preflight
 from ocrlab.cli.memory_fit import add_settings, on_cuda, report_progress
-from ocrlab.cli.parser import Answer, Parser, table
+from ocrlab.cli.parser import Answer, table
 from ocrlab.cli.train import load_config
 from ocrlab.debug.memory import memory_limit
 from ocrlab.records import SCHEMA
@@ -23,9 +22,7 @@ EXAMPLES = """
 """
 
 
-def arguments(parser: Parser) -> None:
-    """Add the words of this command."""
-    add_settings(parser)
+arguments = add_settings
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -41,16 +38,11 @@ def run(args: argparse.Namespace) -> Answer:
         configs.save(config, Path(place) / "config.yaml")
         runner = TrialRunner(config, Path(place), limit, 0.0, time.monotonic() + SECONDS, report_progress)
         estimate = largest_batch.estimate(runner)
-    return Answer({"schema": SCHEMA, **estimate}, text(estimate, config.batch_size))
-
-
-def text(estimate: dict[str, Any], batch: int) -> str:
-    """Return an estimate as a person reads it."""
-    rows = [(name, f"{size / memory_limit.MIB:,.1f} MiB") for name, size in estimate["parts"].items() if size]
-    rows += [("total, without imports", f"{estimate['peak'] / memory_limit.MIB:,.1f} MiB")]
-    inside = f"in {estimate['module']} ({estimate['phase']})" if estimate["module"] else "outside the model"
-    where = "in validation" if estimate["phase"] == "validation" else inside
-    more = (
-        f"With batch_size={batch}, memory peaks {where}; each further crop takes {estimate['slope'] / 2**20:,.1f} MiB."
-    )
-    return f"{table(rows)}\n\n{more}"
+    parts = {name: size for name, size in estimate["parts"].items() if size}
+    parts["total, without imports"] = estimate["peak"]
+    rows = table([(name, f"{size / memory_limit.MIB:,.1f} MiB") for name, size in parts.items()])
+    where = f"in {estimate['module']} ({estimate['phase']})" if estimate["module"] else "outside the model"
+    where = "in validation" if estimate["phase"] == "validation" else where
+    crop = f"each further crop takes {estimate['slope'] / memory_limit.MIB:,.1f} MiB"
+    text = f"{rows}\n\nWith batch_size={config.batch_size}, memory peaks {where}; {crop}."
+    return Answer({"schema": SCHEMA, **estimate}, text)

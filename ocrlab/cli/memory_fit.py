@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ocrlab.cli import train_preflight
-from ocrlab.cli.parser import Answer, Parser, table
+from ocrlab.cli.parser import POSITIVE, Answer, Parser, number, reporter, table
 from ocrlab.cli.train import load_config
 from ocrlab.debug.memory import memory_limit
-from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from ocrlab.debug.memory.largest_batch import Fit
 
 MIB = memory_limit.MIB
+report_progress = reporter("memory")
 EXAMPLES = """
   ocrlab memory fit                                       the default settings on this machine
   ocrlab memory fit data=receipts crop=640 --limit 8      your pages, within 8 GB
@@ -37,9 +37,13 @@ def arguments(parser: Parser) -> None:
         "--limit", type=float, metavar="GB", help="memory limit in GB, 10^9 bytes (default: what this process may use)"
     )
     parser.add_argument(
-        "--margin", type=float, default=0.1, metavar="P", help="fraction of the limit to leave free (default: 0.1)"
+        "--margin",
+        type=number(float, "a fraction of the limit, 0 or more, less than 1", lambda value: 0 <= value < 1),
+        default=0.1,
+        metavar="P",
+        help="fraction of the limit to leave free (default: 0.1)",
     )
-    parser.add_argument("--minutes", type=float, default=5.0, metavar="M", help="maximum minutes (default: 5)")
+    parser.add_argument("--minutes", type=POSITIVE, default=5.0, metavar="M", help="maximum minutes (default: 5)")
 
 
 def add_settings(parser: Parser) -> None:
@@ -54,17 +58,14 @@ def run(args: argparse.Namespace) -> Answer:
     """Find the largest batch, and answer with the settings, the evidence, and what to change where nothing fits."""
     from ocrlab.debug.memory import largest_batch
 
-    if not 0 <= args.margin < 1:
-        raise ConfigError("--margin must be a fraction of the limit", got=args.margin, need="0 or more, less than 1")
-    if not args.minutes > 0:
-        raise ConfigError("--minutes cannot be used", got=args.minutes, need="a positive number of minutes")
     config = load_config(args)
     train_preflight.check_config(config)
     limit = memory_limit.find_limit(args.limit, cuda=on_cuda(config))
     report_progress(f"limit {limit_text(limit)}")
-    how: dict[str, Any] = {"limit": limit, "margin": args.margin, "seconds": 60 * args.minutes}
     with tempfile.TemporaryDirectory(prefix="ocrlab-fit-", ignore_cleanup_errors=True) as place:
-        result = largest_batch.fit(config, Path(place), report=report_progress, **how)
+        result = largest_batch.fit(
+            config, Path(place), limit=limit, margin=args.margin, seconds=60 * args.minutes, report=report_progress
+        )
     return Answer(record(result), text(result), 0 if result.batch else 1)
 
 
@@ -112,10 +113,9 @@ def text(result: Fit) -> str:
     """Return a fit as a person reads it."""
     rows = [("batch", "needs", "fits", "measured in", "crops a second", "changed settings")]
     for trial in [*result.tries, *result.remedies]:
-        needed = f"{trial.peak / MIB:,.0f} MiB" if trial.peak is not None else "died"
-        fits, speed = ("yes", f"{trial.crops_a_second:.1f}") if trial.fits else ("no", "")
-        if not trial.measured:
-            needed, fits = "?", "not measured"
+        needed = "?" if not trial.measured else "died" if trial.peak is None else f"{trial.peak / MIB:,.0f} MiB"
+        fits = "not measured" if not trial.measured else "yes" if trial.fits else "no"
+        speed = f"{trial.crops_a_second:.1f}" if trial.fits else ""
         rows.append((str(trial.batch), needed, fits, trial.phase, speed, changes_text(trial)))
     left = [f"not tried: {name}: {why}" for name, why in result.left_out.items()]
     return "\n\n".join(filter(None, [table(rows), "\n".join(left), sentence(result), " ".join(result.settings)]))
@@ -124,6 +124,10 @@ def text(result: Fit) -> str:
 def sentence(result: Fit) -> str:
     """Return what was found in one or two sentences."""
     limit = limit_text(result.limit)
+    wanted = ""  # where less memory is free now than was asked about
+    if result.limit.wanted and not result.limit.chosen:
+        wanted = f" Only that of the {result.limit.wanted / MIB:,.0f} MiB of --limit is free now: run it again when "
+        wanted += "more is."
     if result.batch:
         peak = f"{(result.peak or 0) / MIB:,.0f} MiB"
         why = {
@@ -135,24 +139,16 @@ def sentence(result: Fit) -> str:
             "unverified": "the longer trial was not measured, so memory may keep growing: raise --minutes or --margin",
             "not measured": "larger batches were not measured, because other processes took the memory",
         }[result.proven]
-        return f"batch_size={result.batch} fits: it needs {peak} of {limit}; {why}.{_wanted(result.limit)}"
+        return f"batch_size={result.batch} fits: it needs {peak} of {limit}; {why}.{wanted}"
     if result.proven in ("time", "slow", "unverified"):
         return f"Not measured: the time ended before a batch fitted into {limit}; --minutes gives it more."
     if result.proven == "not measured":
-        why = f"other processes took the memory before one crop fitted into {limit}"
-        return f"Not measured: {why}.{_wanted(result.limit)}"
+        return f"Not measured: other processes took the memory before one crop fitted into {limit}.{wanted}"
     good = [remedy for remedy in result.remedies if remedy.fits]
     if not good:
         return f"Nothing fits into {limit}, not even one crop, and no change that was tried helps enough."
     needed = f"{(good[0].peak or 0) / MIB:,.0f} MiB"
     return f"Nothing fits into {limit}; with {changes_text(good[0])} one crop needs {needed}, and fits."
-
-
-def _wanted(limit: memory_limit.Limit) -> str:
-    """Return what to add where less memory is free now than was asked about."""
-    if limit.chosen or not limit.wanted:
-        return ""
-    return f" Only that of the {limit.wanted / MIB:,.0f} MiB of --limit is free now: run it again when more is."
 
 
 def changes_text(attempt: MemoryTrial) -> str:
@@ -166,8 +162,3 @@ def limit_text(limit: memory_limit.Limit) -> str:
     if limit.kind == "device" and not limit.chosen:
         return limit.source
     return f"{limit.bytes / MIB:,.0f} MiB ({limit.source})"
-
-
-def report_progress(line: str) -> None:
-    """Tell on stderr what is going on."""
-    print(f"ocrlab memory: {line}", file=sys.stderr, flush=True)

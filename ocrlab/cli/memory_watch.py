@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import sys
 import time
 from typing import Any
 
-from ocrlab.cli.parser import Answer, table
+from ocrlab.cli.parser import COUNT, Answer, number, table
 from ocrlab.cli.streams_and_signals import answer_line
 from ocrlab.debug.diagnosis.oom_message import size_text
 from ocrlab.debug.memory.monitor_log import Monitor, limits, newest
@@ -16,7 +17,6 @@ from ocrlab.errors import ConfigError
 from ocrlab.hardware.processes import process_tree
 
 RUNS = "runs"
-FASTEST = 0.1  # seconds between two samples
 PROCESSES = 6  # named
 EXAMPLES = """
   ocrlab memory watch                       the newest run that is alive, else the whole machine
@@ -31,19 +31,30 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "pid", nargs="?", type=int, metavar="PID", help="process id (default: the newest run that is alive)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=1.0, metavar="N", help="seconds between two samples (default: 1)"
+        "--seconds",
+        type=number(float, "0.1 seconds or more", lambda value: 0.1 <= value < math.inf),
+        default=1.0,
+        metavar="N",
+        help="seconds between two samples (default: 1)",
     )
     parser.add_argument(
-        "--count", type=int, metavar="N", help="number of samples (default: until the process ends, or Ctrl-C)"
+        "--count", type=COUNT, metavar="N", help="number of samples (default: until the process ends, or Ctrl-C)"
     )
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Watch until the process ends; with --json one line a sample as it is made, and the last one as the answer.
 
-    Raises ConfigError for a process that does not exist and for a time that is too short.
+    Raises ConfigError for a process that does not exist.
     """
-    pid, what = _find_process(args)
+    pid, what = args.pid, "the whole machine"
+    if pid is not None:
+        process = process_tree.read_process(pid)
+        if process is None or process.state in "ZX":
+            raise ConfigError(f"There is no process {pid}", do="ocrlab memory watch without PID: the newest run")
+        what = f"{process.name} ({pid})"
+    elif run := newest(RUNS):
+        pid, what = run[0], f"run {run[1].name} ({run[0]})"
     monitor, screen = Monitor(pid, args.seconds), Screen(args.json)
     last: dict[str, Any] = {}
     try:
@@ -62,20 +73,6 @@ def run(args: argparse.Namespace) -> Answer:
         monitor.close()
         screen.clear()
     return Answer(last, text(last, what) if last else "")
-
-
-def _find_process(args: argparse.Namespace) -> tuple[int | None, str]:
-    if args.seconds < FASTEST:
-        raise ConfigError("--seconds is too short", got=args.seconds, need=f"{FASTEST} or more")
-    if args.count is not None and args.count < 1:
-        raise ConfigError("--count must be a number of samples", got=args.count, need="1 or more")
-    if args.pid is not None:
-        process = process_tree.read_process(args.pid)
-        if process is None or process.state in "ZX":
-            raise ConfigError(f"There is no process {args.pid}", do="ocrlab memory watch without PID: the newest run")
-        return args.pid, f"{process.name} ({args.pid})"
-    run = newest(RUNS)
-    return (run[0], f"run {run[1].name} ({run[0]})") if run else (None, "the whole machine")
 
 
 class Screen:
@@ -148,12 +145,5 @@ def _growing(sample: dict[str, Any], name: str, before: str = "") -> str:
     growth = sample["growth"][name]
     if not growth["grows"]:
         return ""
-    left = growth["left"]
-    full = "" if left is None else f", full in {_time(left)}"
+    full = "" if growth["left"] is None else f", full in {growth['left'] / 60:.1f} min"
     return f"{before}+{size_text(int(growth['rate']))}/s{full}"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

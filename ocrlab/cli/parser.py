@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ocrlab.errors import ConfigError, escape_name
+from ocrlab.errors import ConfigError, escape_control, escape_name
 from ocrlab.records import finite
 
 
@@ -46,9 +49,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise ConfigError with what argparse found wrong, and the nearest option for one that there is not."""
         hint = f"See {self.prog} --help"
-        if any("key=value" in str(action.metavar) for action in self._get_positional_actions()):
-            hint = f"Settings are written key=value; see {self.prog} --help"
         unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]
+        if unknown and any("key=value" in str(action.metavar) for action in self._get_positional_actions()):
+            hint = f"Settings are written key=value; see {self.prog} --help"
         options = [option.removeprefix("--") for option in self._option_string_actions if option.startswith("--")]
         near = get_close_matches(unknown.removeprefix("--"), options, n=1) if unknown.startswith("--") else []
         if near:
@@ -56,10 +59,37 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{self.prog.removeprefix('ocrlab ')}: {message}", do=hint)
 
 
+def reporter(command: str) -> Callable[[str], None]:
+    """Return what prints the progress of a command on stderr; an empty text is nothing to report."""
+
+    def report(text: str) -> None:
+        if text:
+            print(escape_control(f"ocrlab {command}: {text}").replace("\n", "\n  "), file=sys.stderr, flush=True)
+
+    return report
+
+
 def json_line(record: Any) -> bytes:
     """Return a record as one line of UTF-8; NaN becomes null, and half of a surrogate pair its JSON escape."""
     text = json.dumps(finite(record), allow_nan=False, ensure_ascii=False) + "\n"
     return text.encode("utf-8", "backslashreplace")
+
+
+def number(kind: type[int] | type[float], need: str, fits: Callable[[Any], bool]) -> Callable[[str], Any]:
+    """Return the argparse type of a number that `fits`; the error of any other one says what is needed."""
+
+    def read(text: str) -> Any:
+        with contextlib.suppress(ValueError):
+            if fits(value := kind(text)):
+                return value
+        raise argparse.ArgumentTypeError(f"{text} cannot be used. Needed: {need}")
+
+    return read
+
+
+COUNT = number(int, "a whole number, 1 or more", lambda value: value >= 1)
+NATURAL = number(int, "a whole number, 0 or more", lambda value: value >= 0)
+POSITIVE = number(float, "a number above 0", lambda value: 0 < value < math.inf)
 
 
 def _path(text: str) -> Path:

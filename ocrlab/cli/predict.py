@@ -9,19 +9,20 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ocrlab import safe_read
 from ocrlab.cli import detector_options, output_paths, progress
-from ocrlab.cli.parser import Answer, Parser, json_line
+from ocrlab.cli.parser import Answer, Parser
+from ocrlab.cli.streams_and_signals import write_line
 from ocrlab.config.overrides import is_override
 from ocrlab.errors import ConfigError, DataError, escape_control, escape_name
 from ocrlab.records import SCHEMA, Prediction
 
 if TYPE_CHECKING:
     from ocrlab.data.annotations import Problem
-    from ocrlab.inference import Detector
 
 FORMATS = ("json", "icdar", "overlay")
 OUT = Path("found")
@@ -43,22 +44,37 @@ exit status: 0 = every page predicted; 1 = pages left out; 2 = usage error
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
-    what = "images, folders, - for a list on stdin, settings such as post.threshold=0.4; after -- only paths"
-    parser.add_argument("words", nargs="*", metavar="PATH|key=value", help=what)
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="PATH|key=value",
+        help="images, folders, - for a list on stdin, settings such as post.threshold=0.4; after -- only paths",
+    )
     parser.add_argument("--checkpoint", type="path", metavar="CKPT", help=detector_options.NEWEST)
     parser.add_argument("--out", type="path", metavar="DIR", help=f"folder for the results (default: {OUT})")
-    shown = f"{{{','.join(FORMATS)}}}"
-    parser.add_argument("--format", nargs="+", metavar=shown, help="what to write into DIR (default: all three)")
-    what = "write one JSON object for each page to a new file, or - for stdout; DIR is then written only with --out"
-    parser.add_argument("--jsonl", metavar="FILE", help=what)
-    what = "device; auto uses a GPU that passes a smoke test (default: auto)"
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help=what)
+    parser.add_argument(
+        "--format",
+        nargs="+",
+        metavar=f"{{{','.join(FORMATS)}}}",
+        help="what to write into DIR (default: all three)",
+    )
+    parser.add_argument(
+        "--jsonl",
+        metavar="FILE",
+        help="write one JSON object for each page to a new file, or - for stdout; DIR is then written only with --out",
+    )
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        help="device; auto uses a GPU that passes a smoke test (default: auto)",
+    )
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Predict, and answer with what was found and the pages that were left out; the exit status is 1 if there are such.
 
-    With `--json` the answer holds every page's detections; without it no page stays in memory.
+    With `--json` the answer holds every page's detections; without it no page stays in memory. Each page's line is
+    written as soon as it is done.
     """
     formats = [word for word in args.format or () if word in FORMATS]
     more = [word for word in args.format or () if word not in FORMATS]  # settings and paths after the formats
@@ -72,23 +88,54 @@ def run(args: argparse.Namespace) -> Answer:
     out = None if args.jsonl and not args.out and not formats else args.out or OUT
     _check(args, paths, out)
     detector_options.check_checkpoint(args.checkpoint)
-    files = _files(paths)
+    files, formats = _files(paths), formats or list(FORMATS)
     detector = detector_options.open_detector(args.checkpoint, settings, asked, args.device)
+    from ocrlab.inference import prediction_files
+
     start = time.perf_counter()
-    with _open_lines(args.jsonl) as write:
-        record = _predict(detector, files, out, formats or list(FORMATS), write, keep=args.json)
-    record["seconds"] = time.perf_counter() - start
+    predictions: list[dict[str, Any]] = []
+    left_out: list[str] = []
+    count = regions = 0
+    stream = prediction_files.predict_files(detector, files, out, formats)
+    with (
+        _open_lines(args.jsonl) as write,
+        progress.page_progress("predicting") as tick,
+        contextlib.closing(stream),
+    ):
+        for done, result in enumerate(stream, 1):
+            write(result.record())
+            if isinstance(result.page, Prediction):
+                count, regions = count + 1, regions + len(result.page.detections)
+                predictions += [result.record()] if args.json else []
+                problem = _skipped_pages(result.file)
+            else:
+                problem = str(result.page)
+            if problem:
+                left_out.append(problem)
+                print(escape_control(f"left out: {problem}"), file=sys.stderr)
+            tick(done, len(files))
+    record = {
+        "schema": SCHEMA,
+        **detector_options.about(detector),
+        "out": str(out) if out else None,
+        "formats": formats if out else [],
+        "pages": count,
+        "regions": regions,
+        "left_out": left_out,
+        "predictions": predictions,
+        "seconds": time.perf_counter() - start,
+    }
     where = f", in {escape_name(out)}" if out else f", in {escape_name(args.jsonl)}" if args.jsonl != "-" else ""
-    left = f"; {len(record['left_out'])} left out" if record["left_out"] else ""
-    counts = ((record["pages"], "page"), (record["regions"], "text region"))
-    text = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts) + f"{where}{left}"
+    left = f"; {len(left_out)} left out" if left_out else ""
+    counts = ((count, "page"), (regions, "text region"))
+    text = ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for number, what in counts) + f"{where}{left}"
     if args.jsonl == "-":
         print(text, file=sys.stderr)
         text = ""
-    elif record["pages"]:
+    elif count:
         place = escape_name(shlex.quote(str(out or args.jsonl)))
         text += f"\nnext: ocrlab evaluate --predictions {place} data=DIR  (where DIR has annotations of these pages)"
-    return Answer(record, text, 1 if record["left_out"] or not record["pages"] else 0)
+    return Answer(record, text, 1 if left_out or not count else 0)
 
 
 def _check(args: argparse.Namespace, paths: list[str], out: Path | None) -> None:
@@ -130,47 +177,6 @@ def _files(paths: list[str]) -> list[Path | Problem]:
     return files
 
 
-def _predict(
-    detector: Detector,
-    files: list[Path | Problem],
-    out: Path | None,
-    formats: list[str],
-    write: Callable[[Any], None],
-    *,
-    keep: bool,
-) -> dict[str, Any]:
-    """Predict file by file, write each page's line, and return the record of it all; `keep` each page in it too."""
-    from ocrlab.inference import prediction_files
-
-    predictions: list[dict[str, Any]] = []
-    left_out: list[str] = []
-    count = regions = 0
-    stream = prediction_files.predict_files(detector, files, out, formats)
-    with progress.page_progress("predicting") as tick, contextlib.closing(stream):
-        for done, result in enumerate(stream, 1):
-            write(result.record())
-            if isinstance(result.page, Prediction):
-                count, regions = count + 1, regions + len(result.page.detections)
-                predictions += [result.record()] if keep else []
-                problem = _skipped_pages(result.file)
-            else:
-                problem = str(result.page)
-            if problem:
-                left_out.append(problem)
-                print(escape_control(f"left out: {problem}"), file=sys.stderr)
-            tick(done, len(files))
-    return {
-        "schema": SCHEMA,
-        **detector_options.about(detector),
-        "out": str(out) if out else None,
-        "formats": formats if out else [],
-        "pages": count,
-        "regions": regions,
-        "left_out": left_out,
-        "predictions": predictions,
-    }
-
-
 def _skipped_pages(file: Path) -> str:
     """Return which pages of a file were left out, empty where there is only one."""
     if file.suffix.lower() not in (".tif", ".tiff", ".gif"):
@@ -184,10 +190,7 @@ def _skipped_pages(file: Path) -> str:
 
 @contextlib.contextmanager
 def _open_lines(target: str | None) -> Iterator[Callable[[Any], None]]:
-    """Yield what writes a record as one line of JSON to a new file or to stdout (-), each in one piece.
-
-    It goes straight to the operating system: a run that is killed leaves whole lines.
-    """
+    """Yield what writes a record as one line of JSON to a new file or to stdout (-), each in one piece."""
     if target is None:
         yield lambda _record: None
         return
@@ -197,12 +200,7 @@ def _open_lines(target: str | None) -> Iterator[Callable[[Any], None]]:
     except OSError as error:
         raise ConfigError(f"--jsonl {target} cannot be written", got=error.strerror, need="a new file") from error
 
-    def write(record: Any) -> None:
-        data = memoryview(json_line(record))
-        while data:
-            data = data[os.write(place, data) :]
-
     try:
-        yield write
+        yield partial(write_line, place)
     finally:
         os.close(place)

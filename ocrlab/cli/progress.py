@@ -51,14 +51,13 @@ def _bar(bar: Progress) -> Callable[[Event], None]:
     def show(event: Event) -> None:
         if event["kind"] == "warning":
             bar.console.print(escape_control(event["text"]), style="yellow", markup=False, highlight=False)
-        elif "step" in event:
+        elif "step" in event and event["kind"] != "end":
             label = str(LABELS.get(event["kind"], event["kind"]))
             figures.update({name: event[name] for name in FIGURES if name in event})
-            if event["kind"] != "end":
-                if label not in tasks:
-                    tasks[label] = bar.add_task(label)
-                text = _description(label, figures if label == LABELS["train"] else {})
-                bar.update(tasks[label], completed=event["step"], total=event["total"], description=text)
+            if label not in tasks:
+                tasks[label] = bar.add_task(label)
+            text = _description(label, figures if label == LABELS["train"] else {})
+            bar.update(tasks[label], completed=event["step"], total=event["total"], description=text)
 
     return show
 
@@ -80,12 +79,10 @@ def _lines() -> Callable[[Event], None]:
             done.update([label] if ends else [])
             last = time.monotonic()
             start, first = began.setdefault(label, (last, step))
-            left = (
-                f", about {duration((last - start) / (step - first) * (total - step))} left"
-                if first < step < total
-                else ""
-            )
-            print(f"{_description(label, event)}: {step}/{total}{left}", file=sys.stderr, flush=True)
+            line = f"{_description(label, event)}: {step}/{total}"
+            if first < step < total:
+                line += f", about {duration((last - start) / (step - first) * (total - step))} left"
+            print(line, file=sys.stderr, flush=True)
 
     return show
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from ocrlab.cli import consent
-from ocrlab.cli.parser import Answer, table
+from ocrlab.cli.parser import Answer, reporter, table
 from ocrlab.debug.replay.replay_job import TIMEOUT, Replayed, replay
-from ocrlab.errors import escape_control
 from ocrlab.redaction import clean
 
 EXAMPLES = """
@@ -44,18 +42,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Replay; status 0 where the question is answered, fault or not, 1 where the step could not be run again."""
 
-    def report_progress(text: str) -> None:
-        print(escape_control(f"ocrlab replay: {text}"), file=sys.stderr, flush=True)
-
     def start(trust: bool) -> Replayed:
-        return replay(args.run, args.step, rank=args.rank, timeout=args.timeout, trust=trust, report=report_progress)
+        report = reporter("replay")
+        return replay(args.run, args.step, rank=args.rank, timeout=args.timeout, trust=trust, report=report)
 
     done = consent.with_consent(start, args.trust)
-    parts = [table(done.rows), ""]
-    parts += [done.agreement] if done.agreement else []
-    parts += [f"warning: {text}" for text in done.record["warnings"]]
-    parts.append(done.sentence)
-    if done.path is not None:
-        parts.append(str(done.path))
-    record = {**clean(done.record), "path": str(done.path) if done.path else None}
-    return Answer(record, clean("\n".join(parts)), 0 if done.done else 1)
+    path = str(done.path) if done.path else None
+    warnings = [f"warning: {text}" for text in done.record["warnings"]]
+    lines = filter(None, [done.agreement, *warnings, done.sentence, path])
+    text = clean("\n".join([table(done.rows), "", *lines]))
+    return Answer({**clean(done.record), "path": path}, text, 0 if done.done else 1)

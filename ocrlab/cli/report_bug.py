@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from ocrlab import redaction
 from ocrlab.cli import consent, output_paths
-from ocrlab.cli.parser import Answer
-from ocrlab.errors import ConfigError, RunError, escape_control, escape_name
+from ocrlab.cli.parser import NATURAL, POSITIVE, Answer, reporter
+from ocrlab.errors import RunError, escape_name
 from ocrlab.records import SCHEMA
 from ocrlab.redaction import clean
 from ocrlab.reports.bug_report import build
@@ -31,11 +30,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
     add = parser.add_argument
     add("path", type="path", metavar="RUN|INCIDENT|NOTEBOOK|LOG", help="what failed; it is not changed")
-    what = "run the recorded command again N times under watch, and report whether it fails in the same way (N: 1)"
-    add("--verify", nargs="?", const=1, default=0, type=int, metavar="N", help=what)
+    add(
+        "--verify",
+        nargs="?",
+        const=1,
+        default=0,
+        type=NATURAL,
+        metavar="N",
+        help="run the recorded command again N times under watch, and report whether it fails in the same way (N: 1)",
+    )
     consent.add_option(parser)
-    what = f"seconds for each run of --verify (default: {TIMEOUT:g})"
-    add("--timeout", type=float, default=TIMEOUT, metavar="S", help=what)
+    add(
+        "--timeout",
+        type=POSITIVE,
+        default=TIMEOUT,
+        metavar="S",
+        help=f"seconds for each run of --verify (default: {TIMEOUT:g})",
+    )
     add(
         "--out",
         type="path",
@@ -46,8 +57,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Write the report; status 0 where there is one, 1 where nothing failed and none was asked for."""
-    if args.verify < 0 or not args.timeout > 0:
-        raise ConfigError("--verify N runs it N times, --timeout S gives each S seconds", need="numbers above 0")
     out: Path | None = args.out
     stem = "" if out is None else out.stem if out.suffix in (".md", ".html") else out.name
     if out:
@@ -59,7 +68,13 @@ def run(args: argparse.Namespace) -> Answer:
     record: dict[str, Any] = {"schema": SCHEMA, "front": report.front, "status": report.status}
     record |= {"redacted": report.redacted, "verified": clean(verified), "markdown": None, "html": None}
     if not sources.failed and not out:
-        return Answer(record, _nothing_text(sources), 1)
+        path = escape_name(sources.path)
+        if sources.record and sources.record.status == "running":
+            still = f"{path} is still running, and nothing shows that it fails. `ocrlab watch` detects a hang."
+            return Answer(record, still, 1)
+        do = f"For a wrong result run `ocrlab replay {path}` first, or write a report to complete: --out FILE."
+        fact = f"{path} did not fail" if sources.record else f"Nothing in {path} shows a failure"
+        return Answer(record, f"{fact}, so there is nothing to report. {do}", 1)
     if out:
         output_paths.make(out.parent, "--out")
         written = build.write(report, out.parent, stem)
@@ -70,7 +85,13 @@ def run(args: argparse.Namespace) -> Answer:
             what = f"The report cannot be written beside {args.path}"
             raise RunError(what, got=error.strerror, do="Choose another place: --out FILE") from error
     record |= {"markdown": str(written[0]), "html": str(written[1])}
-    return Answer(record, _answer_text(report, verified, written))
+    lines = [f"{report.id}: {report.title}"]
+    if verified:
+        runs = verified.get("runs")
+        same = f"run again: {verified['same']} of {len(runs)} the same" if runs else ""
+        lines.append(same or f"not run again: {verified['why']}")
+    lines.append(redaction.note(report.redacted))
+    return Answer(record, clean("\n".join(lines)) + "\n" + "\n".join(map(escape_name, written)))
 
 
 def _verify(sources: Sources, args: argparse.Namespace) -> dict[str, Any]:
@@ -81,9 +102,7 @@ def _verify(sources: Sources, args: argparse.Namespace) -> dict[str, Any]:
     if sources.kind != "run" or words is None:
         return {"why": "its command is unknown", "runs": []}
 
-    def report_progress(text: str) -> None:
-        print(escape_control(f"ocrlab report bug: {clean(text)}"), file=sys.stderr, flush=True)
-
+    report = reporter("report bug")
     folder = sources.process.get("folder")
     where = folder if isinstance(folder, str) else None
     files = [path for path in (sources.process_file, sources.path / "config.yaml") if path.exists()]
@@ -91,25 +110,13 @@ def _verify(sources: Sources, args: argparse.Namespace) -> dict[str, Any]:
     try:
         consent.with_consent(lambda trust: require_consent(program, trust, lambda _text: None), args.trust)
     except NotTrusted as error:
-        print(escape_control(f"ocrlab report bug: {error}"), file=sys.stderr, flush=True)
+        report(str(error))
         return {"why": "it was not recorded by you on this machine, or was changed since; see --trust", "runs": []}
-    return rerun_command(sources.path, words, where, count=args.verify, timeout=args.timeout, report=report_progress)
-
-
-def _answer_text(report: build.Report, verified: dict[str, Any] | None, written: tuple[Path, Path]) -> str:
-    lines = [f"{report.id}: {report.title}"]
-    if verified:
-        runs = verified.get("runs") or []
-        again = f"{verified['same']} of {len(runs)} the same" if runs else ""
-        lines.append(f"run again: {again}" if runs else f"not run again: {verified['why']}")
-    lines.append(redaction.note(report.redacted))
-    return clean("\n".join(lines)) + "\n" + "\n".join(map(escape_name, written))
-
-
-def _nothing_text(sources: Sources) -> str:
-    path = escape_name(sources.path)
-    if sources.record and sources.record.status == "running":
-        return f"{path} is still running, and nothing shows that it fails. `ocrlab watch` detects a hang."
-    do = f"For a wrong result run `ocrlab replay {path}` first, or write a report to complete: --out FILE."
-    fact = f"{path} did not fail" if sources.record else f"Nothing in {path} shows a failure"
-    return f"{fact}, so there is nothing to report. {do}"
+    return rerun_command(
+        sources.path,
+        words,
+        where,
+        count=args.verify,
+        timeout=args.timeout,
+        report=lambda text: report(clean(text)),
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ocrlab import redaction
 from ocrlab.cli import output_paths
-from ocrlab.cli.parser import Answer
+from ocrlab.cli.parser import Answer, number
 from ocrlab.errors import ConfigError, DataError, escape_name
 from ocrlab.records import SCHEMA
 
@@ -24,8 +24,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("notebook", type="path", metavar="NOTEBOOK", help="executed notebook; it is not changed")
     add("--out", type="path", metavar="FILE", help="new file (default: beside the notebook, as .html)")
-    what = "maximum size of the file; pictures are shrunk to fit (default: 2000)"
-    add("--most", type=int, default=2000, metavar="KB", help=what)
+    add(
+        "--most",
+        type=number(int, "100 KB or more", lambda value: value >= 100),
+        default=2000,
+        metavar="KB",
+        help="maximum size of the file; pictures are shrunk to fit (default: 2000)",
+    )
     add("--overwrite", action="store_true", help="replace FILE if it exists")
 
 
@@ -33,8 +38,6 @@ def run(args: argparse.Namespace) -> Answer:
     """Write the report, and answer with its size and the number of texts that were replaced in it."""
     notebook: Path = args.notebook
     need = "an executed notebook, a file that ends in .ipynb"
-    if args.most < 100:
-        raise ConfigError("--most is too small for a report", got=f"{args.most} KB", need="100 KB or more")
     if notebook.is_dir():
         raise ConfigError(f"{notebook} is a folder", need=need)
     out: Path = args.out or notebook.with_suffix(".html")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import os
 import sys
 import threading
 from pathlib import Path
 
-from ocrlab.cli.parser import Answer, Parser, table
+from ocrlab.cli.parser import POSITIVE, Answer, Parser, table
 from ocrlab.errors import ConfigError
 
 EXAMPLES = """
@@ -30,16 +29,28 @@ def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     parser.epilog = f"{parser.epilog}\n\n{EXIT_STATUS}"
     parser.add_argument("notebook", type=Path, metavar="NOTEBOOK", help="notebook to execute; the file is not changed")
-    what = "set a parameter; name and type are checked against the parameters cell first"
-    pair = ("NAME", "VALUE")
-    parser.add_argument("-p", dest="parameters", nargs=2, action="append", default=[], metavar=pair, help=what)
+    parser.add_argument(
+        "-p",
+        dest="parameters",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "VALUE"),
+        help="set a parameter; name and type are checked against the parameters cell first",
+    )
     parser.add_argument(
         "--out", type=Path, default=Path("reports"), metavar="DIR", help="folder for the results (default: reports)"
     )
-    parser.add_argument("--timeout", metavar="S", help="seconds for the whole notebook (default: no limit)")
-    parser.add_argument("--cell-timeout", metavar="S", help="seconds for one cell (default: 86400)")
-    switch = argparse.BooleanOptionalAction
-    parser.add_argument("--html", action=switch, default=True, help="also write an HTML report (default: yes)")
+    parser.add_argument(
+        "--timeout", type=POSITIVE, metavar="S", help="seconds for the whole notebook (default: no limit)"
+    )
+    parser.add_argument("--cell-timeout", type=POSITIVE, metavar="S", help="seconds for one cell (default: 86400)")
+    parser.add_argument(
+        "--html",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also write an HTML report (default: yes)",
+    )
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -54,7 +65,6 @@ def run(args: argparse.Namespace) -> Answer:
 
     os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")  # the kernel of this environment, not the user's
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the notebook says it better
-    limits = {"deadline": _seconds(args.timeout), "execution_timeout": _seconds(args.cell_timeout)}
     prepared = pipeline.prepare(args.notebook, args.parameters)
     notebook = pipeline.reserve(prepared, args.out)
     html, result = notebook.with_suffix(".html"), notebook.with_suffix(".json")
@@ -62,15 +72,22 @@ def run(args: argparse.Namespace) -> Answer:
         threading.Thread(target=document.warm, daemon=True).start()  # while the kernel starts
     stop: BaseException | None = None
     try:
-        pipeline.execute(prepared, notebook, progress_bar=sys.stderr.isatty(), **limits)
+        pipeline.execute(
+            prepared,
+            notebook,
+            progress_bar=sys.stderr.isatty(),
+            deadline=args.timeout,
+            execution_timeout=args.cell_timeout,
+        )
     except BaseException as error:  # Ctrl-C too: what there is, is written first
         stop = error
     outcome = pipeline.finish(notebook, with_html=args.html)
     rows: list[tuple[str, object]] = [
         ("outcome", f"{outcome.outcome}. {outcome.sentence}"),
         ("notebook", notebook),
+        *([("report", html)] if args.html else []),
+        ("result", result),
     ]
-    rows += [*([("report", html)] if args.html else []), ("result", result)]
     if stop is not None:
         print(table(rows), file=sys.stderr)
         raise stop
@@ -85,13 +102,3 @@ def run(args: argparse.Namespace) -> Answer:
         "result": str(result),
     }
     return Answer(record, table(rows), outcome.exit_status)
-
-
-def _seconds(text: str | None) -> float | None:
-    """Return a limit, None for none; raises ConfigError, which argparse would swallow."""
-    if text is None:
-        return None
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) < float("inf"):
-            return float(text)
-    raise ConfigError("A limit cannot be used", got=text, need="a number of seconds above 0")

@@ -10,11 +10,10 @@ import sys
 from typing import Any
 
 from ocrlab.cli import runs_table
-from ocrlab.cli.parser import Answer, Parser
+from ocrlab.cli.parser import NATURAL, Answer, Parser
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
 from ocrlab.reports.run_history import query, run_list
-from ocrlab.reports.run_history.query import FailureGroup
 from ocrlab.reports.run_history.run_list import Run
 
 DEFAULT = "runs"
@@ -36,10 +35,13 @@ To execute a notebook, use `ocrlab run NOTEBOOK`.
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     add = parser.add_argument
-    what = (
-        "run folders or folders that contain them (default: runs), and conditions with = != < <= > >= (quote < and >)"
+    add(
+        "words",
+        nargs="*",
+        metavar="DIR | key=value",
+        help="run folders or folders that contain them (default: runs), and conditions with = != < <= > >= (quote < "
+        "and >)",
     )
-    add("words", nargs="*", metavar="DIR | key=value", help=what)
     add("--status", action="append", default=[], help=f"only this status: {', '.join(run_list.STATUSES)} or failure")
     add(
         "--cause",
@@ -49,25 +51,26 @@ def arguments(parser: Parser) -> None:
     add("--failure", metavar="ID", help="only failures with this fingerprint, or its first characters")
     add("--name", metavar="TEXT", help="only folders whose name contains TEXT, or matches a pattern with * and ?")
     add("--since", metavar="WHEN", help="only runs started since then: 90m, 12h, 3d, 2w or 2026-11-20")
-    what = "sort by started, name, status, cause, hmean, time, a setting or a metric (default: started)"
-    add("--sort", metavar="KEY", default="started", help=what)
+    add(
+        "--sort",
+        metavar="KEY",
+        default="started",
+        help="sort by started, name, status, cause, hmean, time, a setting or a metric (default: started)",
+    )
     add("--reverse", action="store_true", help="reverse the order: oldest or smallest first")
-    add("--limit", metavar="N", help=f"show at most N runs, 0 = all (default: {SCREEN} on a terminal, else 0)")
+    add(
+        "--limit",
+        type=NATURAL,
+        metavar="N",
+        help=f"show at most N runs, 0 = all (default: {SCREEN} on a terminal, else 0)",
+    )
 
 
+@run_list.garbage_collection_paused()
 def run(args: argparse.Namespace) -> Answer:
     """List the runs; raises ConfigError for words that cannot be read, RunError for a folder that cannot."""
-    with run_list.garbage_collection_paused():
-        return _answer(args)
-
-
-def _answer(args: argparse.Namespace) -> Answer:
     terminal = sys.stdout.isatty() and not args.json
-    limit = SCREEN if terminal else 0
-    if args.limit is not None:
-        if not args.limit.isdecimal():
-            raise ConfigError("--limit cannot be used", got=args.limit, need="a number of runs, 0 for all")
-        limit = int(args.limit)
+    limit = args.limit if args.limit is not None else SCREEN if terminal else 0
     places, conditions = split_words(args.words)
     if not places:
         places, _ = split_words([DEFAULT])
@@ -87,7 +90,28 @@ def _answer(args: argparse.Namespace) -> Answer:
     groups = query.group_failures(chosen)
     shown = ordered[:limit] if limit else ordered
     if args.json:
-        return Answer(summary(places, runs, shown, len(chosen), groups))
+        keys = query.differing_settings(shown)  # of the settings only those in which the shown runs differ
+        record = {
+            "schema": SCHEMA,
+            "folders": places,
+            "total": len(runs),
+            "matching": len(chosen),
+            "usual": query.common_settings(shown, keys),
+            "runs": [_run_record(run, keys) for run in shown],
+            "failures": [
+                {
+                    "fingerprint": group.failure.id,
+                    "title": group.failure.title,
+                    "cause": group.failure.cause or None,
+                    "count": len(group.runs),
+                    "first": group.first,
+                    "last": group.last,
+                    "runs": [run.path for run in group.runs],
+                }
+                for group in groups
+            ],
+        }
+        return Answer(record)
     width = shutil.get_terminal_size().columns if terminal else None
     return Answer({}, runs_table.page(runs, chosen, shown, groups, width))
 
@@ -105,33 +129,6 @@ def split_words(words: list[str]) -> tuple[list[str], list[query.Condition]]:
             raise _no_folder(word)
         places.append(place)
     return places, conditions
-
-
-def summary(
-    places: list[str], runs: list[Run], shown: list[Run], matching: int, groups: list[FailureGroup]
-) -> dict[str, Any]:
-    """Return the answer as one JSON object: of the settings only those in which the shown runs differ."""
-    keys = query.differing_settings(shown)
-    return {
-        "schema": SCHEMA,
-        "folders": places,
-        "total": len(runs),
-        "matching": matching,
-        "usual": query.common_settings(shown, keys),
-        "runs": [_run_record(run, keys) for run in shown],
-        "failures": [
-            {
-                "fingerprint": group.failure.id,
-                "title": group.failure.title,
-                "cause": group.failure.cause or None,
-                "count": len(group.runs),
-                "first": group.first,
-                "last": group.last,
-                "runs": [run.path for run in group.runs],
-            }
-            for group in groups
-        ],
-    }
 
 
 def _run_record(run: Run, keys: list[str]) -> dict[str, Any]:

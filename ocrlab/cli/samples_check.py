@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SHOWN = 6  # examples of a kind in the table
 SEVERITIES = ("error", "warn", "note")
+CLEAN = ("pages", "boxes", "changes")  # what the record says of a cleaned copy
 EXAMPLES = """
   ocrlab samples check receipts                           all splits; contact sheets in reports/check-receipts
   ocrlab samples check receipts --split val --out sheets
@@ -78,19 +79,15 @@ def run(args: argparse.Namespace) -> Answer:
     }
     texts = [_table(findings, counts) if findings else "nothing is wrong"]
     if pictures:
-        few = (
-            f", the first {contact_sheet.MOST} of {len(problems):,} findings"
-            if len(problems) > contact_sheet.MOST
-            else ""
-        )
-        texts.append(escape_name(pictures[0]) + (f" to {pictures[-1].name}" if len(pictures) > 1 else "") + few)
+        texts.append(escape_name(pictures[0]) + (f" to {pictures[-1].name}" if len(pictures) > 1 else ""))
+        if len(problems) > contact_sheet.MOST:
+            texts[-1] += f", the first {contact_sheet.MOST} of {len(problems):,} findings"
     if args.clean is not None:
         done = repaired_copy.copy(args.data, args.clean, findings, args.split)
-        about = {"folder": str(done.folder), "pages": done.pages, "boxes": done.boxes, "changes": done.changes}
-        record["clean"] = about
+        record["clean"] = {"folder": str(done.folder), **{key: getattr(done, key) for key in CLEAN}}
         changed = ", ".join(f"{count} {what}" for what, count in sorted(done.counts.items())) or "nothing was changed"
-        place = escape_name(done.folder)
-        texts.append(f"{done.pages} pages with {done.boxes} boxes in {place}: {changed} (CHANGES.txt)")
+        where = escape_name(done.folder)
+        texts.append(f"{done.pages} pages with {done.boxes} boxes in {where}: {changed} (CHANGES.txt)")
     return Answer(record, "\n".join(texts), status=1 if problems else 0)
 
 

@@ -29,8 +29,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", type="path", metavar="DST", help="new folder to write")
     parser.add_argument("--to", required=True, choices=TO, help="format to write (required)")
     parser.add_argument("--split", nargs="+", default=[], metavar="NAME", help="splits to convert (default: all)")
-    how = "copy images, hard-link them, or write annotations only (default: copy)"
-    parser.add_argument("--images", choices=("copy", "link", "none"), default="copy", help=how)
+    parser.add_argument(
+        "--images",
+        choices=("copy", "link", "none"),
+        default="copy",
+        help="copy images, hard-link them, or write annotations only (default: copy)",
+    )
     parser.add_argument(
         "--quads", action="store_true", help="replace polygons that do not have 4 points by their smallest rectangle"
     )
@@ -41,8 +45,9 @@ def run(args: argparse.Namespace) -> Answer:
     from ocrlab.data.formats.convert import convert, pages_lost
 
     with progress.page_progress("converting") as tick:
-        options = {"splits": args.split, "images": args.images, "quads": args.quads}
-        converted = convert(args.source, args.target, args.to, **options, progress=tick)
+        converted = convert(
+            args.source, args.target, args.to, splits=args.split, images=args.images, quads=args.quads, progress=tick
+        )
     lost = {what: count for what, count in converted.lost.items() if count}
     record = {
         "schema": SCHEMA,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ocrlab.cli import output_paths
-from ocrlab.cli.parser import Answer, table
+from ocrlab.cli.parser import COUNT, Answer, table
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
 
@@ -32,7 +32,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
     parser.add_argument("folder", type="path", metavar="DIR", help="data folder or annotation file")
     parser.add_argument("--split", default="train", metavar="NAME", help="split to show (default: train)")
-    parser.add_argument("--pages", type=int, default=12, metavar="N", help="number of pages on the sheet (default: 12)")
+    parser.add_argument(
+        "--pages", type=COUNT, default=12, metavar="N", help="number of pages on the sheet (default: 12)"
+    )
     parser.add_argument(
         "--out", type="path", metavar="PNG", help="new file to write (default: reports/samples-DIR-SPLIT.png)"
     )
@@ -40,8 +42,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Count pages and boxes of a split and draw its first pages."""
-    if args.pages < 1:
-        raise ConfigError("--pages must be at least 1", got=args.pages)
     picture = args.out or output_paths.unused(
         Path("reports") / f"samples-{args.folder.resolve().name}-{args.split}.png"
     )

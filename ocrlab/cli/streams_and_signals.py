@@ -66,10 +66,15 @@ _answers: list[int] = []  # descriptors of the stdout that `outputs_to_stderr` h
 
 def answer_line(record: Any) -> None:
     """Write a line of JSON to the stdout that is kept for answers, for a command that has many; raises OSError."""
-    data = memoryview(json_line(record))
     sys.stdout.flush()
+    write_line(_answers[-1] if _answers else 1, record)
+
+
+def write_line(descriptor: int, record: Any) -> None:
+    """Hand a whole line of JSON to the operating system, so that one who is killed leaves whole lines."""
+    data = memoryview(json_line(record))
     while data:
-        data = data[os.write(_answers[-1] if _answers else 1, data) :]
+        data = data[os.write(descriptor, data) :]
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ocrlab import redaction
 from ocrlab.cli import output_paths, train_preflight
-from ocrlab.cli.parser import Answer, Parser, table
+from ocrlab.cli.parser import COUNT, Answer, Parser, table
 from ocrlab.config.overrides import is_override
 from ocrlab.config.presets import PRESETS
 from ocrlab.debug.watch import cuda_debug_env
@@ -52,12 +52,17 @@ def arguments(parser: Parser) -> None:
     presets = f"presets, used as +hardware=NAME; a YAML file and key=value override them:\n{presets}"
     parser.epilog = f"{parser.epilog}\n\n{presets}"
     add = parser.add_argument
-    what = "a config file, and settings that override it; if a key occurs twice, its last value counts"
-    add("settings", nargs="*", metavar="CONFIG.yaml|key=value", help=what)
+    add(
+        "settings",
+        nargs="*",
+        metavar="CONFIG.yaml|key=value",
+        help="a config file, and settings that override it; if a key occurs twice, its last value counts",
+    )
     add("--config", type=Path, metavar="FILE", help="config file; needed if its name contains =")
     add("--resume", type=Path, metavar="RUN", help="continue the run in this folder, with its config")
     add(
         "--nproc",
+        type=COUNT,
         metavar="N",
         help="train in N processes, one for each GPU or each share of the CPU cores (default: 1)",
     )
@@ -99,12 +104,15 @@ def run(args: argparse.Namespace) -> Answer:
         "checkpoint": str(result.checkpoint) if result.checkpoint else None,
         "metrics": result.metrics,
     }
-    rows: list[tuple[str, object]] = [(name, f"{value:.4g}") for name, value in result.metrics.items()]
     wrong = result.metrics.get("not_finite", 0)
-    status = f"{result.status}, but the loss of {wrong:.0f} micro-batches was not finite" if wrong else result.status
-    rows += [("status", status), ("run", _from_here(result.folder)), ("checkpoint", _from_here(result.checkpoint))]
     data = shlex.quote(f"data={config.data}")
-    rows.append(("next", f"ocrlab evaluate {data}"))
+    rows: list[tuple[str, object]] = [
+        *((name, f"{value:.4g}") for name, value in result.metrics.items()),
+        ("status", result.status + (f", but the loss of {wrong:.0f} micro-batches was not finite" if wrong else "")),
+        ("run", _from_here(result.folder)),
+        ("checkpoint", _from_here(result.checkpoint)),
+        ("next", f"ocrlab evaluate {data}"),
+    ]
     if result.pages < FEW_PAGES and config.weights in (None, "imagenet"):
         start = f"{result.pages} training pages are few: `ocrlab train {data} weights=receipts`"
         rows.append(("", f"{start} starts from the included detector"))
@@ -133,18 +141,14 @@ def check_first(args: argparse.Namespace) -> Path:
 
 def count_processes(args: argparse.Namespace, mine: run_folder_launcher.Ranks) -> int:
     """Return how many ranks this command is to start, 1 for none but itself; raises ConfigError."""
-    if args.nproc is not None and (not args.nproc.isdecimal() or int(args.nproc) < 1):
-        raise ConfigError("--nproc must be a number of processes", got=repr(args.nproc), need="1, 2, 3, ...")
     if mine.launcher:
         if args.nproc is not None:
             what = f"--nproc inside of {mine.launcher}, which has started the ranks already"
             do = f"Leave it out; {mine.launcher} says how many there are"
-            raise ConfigError(what, got=f"--nproc {int(args.nproc)}", do=do)
+            raise ConfigError(what, got=f"--nproc {args.nproc}", do=do)
         return 1
-    count = 1
-    if args.nproc is not None:
-        count = int(args.nproc)
-    else:
+    count: int = args.nproc or 1
+    if args.nproc is None:
         with contextlib.suppress(OcrlabError):  # whoever uses the config reports what is wrong with it
             file = args.resume / "config.yaml" if args.resume else config_file(args)
             count = train_preflight.wanted_ranks(file, list(filter(is_override, args.settings)))
@@ -161,9 +165,13 @@ def train_watched(args: argparse.Namespace, count: int, runs: Path) -> Answer:
     """Train in a child under watch, or in `count` of them: whatever kills one leaves a verdict in its run folder."""
     from ocrlab.debug.watch.supervisor import Options, watch
 
-    words = [*args.settings, *(["--config", str(args.config)] if args.config else [])]
-    words += [*(["--resume", str(args.resume)] if args.resume else []), *(["--json"] if args.json else [])]
-    words += ["--nproc", "1"] if args.nproc is not None and count == 1 else []  # whatever the config says
+    words = [
+        *args.settings,
+        *(["--config", str(args.config)] if args.config else []),
+        *(["--resume", str(args.resume)] if args.resume else []),
+        *(["--json"] if args.json else []),
+        *(["--nproc", "1"] if args.nproc is not None and count == 1 else []),  # whatever the config says
+    ]
     child_output = bytearray()
 
     def keep(stream: int, data: bytes) -> None:  # the child's one JSON object is the answer, the rest goes through
@@ -202,14 +210,13 @@ def load_resumed_config(args: argparse.Namespace) -> Config:
     from ocrlab.config import schema as configs
 
     if args.settings or args.config:
-        words = " ".join([*args.settings, *filter(None, [args.config and f"--config {args.config}"])])
+        words = " ".join([*args.settings, *([f"--config {args.config}"] if args.config else [])])
         raise ConfigError("--resume uses the config of its run", got=f"{words} as well", do="Leave that out")
-    path = args.resume / "config.yaml"
-    if not path.is_file():
+    if not (args.resume / "config.yaml").is_file():
         there = args.resume.is_dir()
         got = "no config.yaml in it" if there else "no folder of that name"
-        what, need = f"{args.resume} cannot be resumed", "a run folder, as runs/NAME"
-        raise RunError(what, got=got, need=need, missing=not there)
+        need = "a run folder, as runs/NAME"
+        raise RunError(f"{args.resume} cannot be resumed", got=got, need=need, missing=not there)
     return configs.of_run(args.resume)
 
 
@@ -234,11 +241,9 @@ def list_keys() -> Answer:
     keys = configs.keys()
     rows: list[tuple[Any, ...]] = [("setting", "default", "takes", "what it is")]
     for name, key in keys.items():
-        shown = str(key.default)
-        if isinstance(key.default, tuple):
-            shown = f"[{', '.join(map(str, key.default))}]"
-        elif key.default is None or isinstance(key.default, bool):
-            shown = shown.lower()
-        rows.append((name, shown, key.need, key.help))
+        words = {True: "true", False: "false", None: "none"}
+        listed = f"[{', '.join(map(str, key.default))}]" if isinstance(key.default, tuple) else str(key.default)
+        plain = isinstance(key.default, bool | None)
+        rows.append((name, words[key.default] if plain else listed, key.need, key.help))
     listing = {name: {"default": key.default, "takes": key.need, "help": key.help} for name, key in keys.items()}
     return Answer({"schema": SCHEMA, "keys": listing}, table(rows))

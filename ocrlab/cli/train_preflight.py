@@ -28,16 +28,15 @@ def read_places(file: Path | None, words: list[str]) -> dict[str, str]:
 
     To read the whole config takes a third of a second, and the child does.
     """
-    settings = _settings(file, words)
-    values = {setting.key: "" if setting.empty else setting.value for setting in settings if setting.key in DEFAULTS}
-    return {**DEFAULTS, **{key: value if isinstance(value, str) else "" for key, value in values.items()}}
+    asked = {setting.key: setting for setting in _settings(file, words) if setting.key in DEFAULTS}
+    filled = {key: each.value if isinstance(each.value, str) and not each.empty else "" for key, each in asked.items()}
+    return {**DEFAULTS, **filled}
 
 
 def wanted_ranks(file: Path | None, words: list[str]) -> int:
     """Return how many ranks `trainer.devices` asks for, 1 where it has an unusable value."""
-    asked = [setting.value for setting in _settings(file, words) if setting.key == "trainer.devices"]
-    last = asked[-1] if asked else "1"
-    return max(1, int(last)) if isinstance(last, str) and last.isdecimal() else 1
+    asked = {setting.key: setting.value for setting in _settings(file, words)}.get("trainer.devices")
+    return max(1, int(asked)) if isinstance(asked, str) and asked.isdecimal() else 1
 
 
 def _settings(file: Path | None, words: list[str]) -> list[Setting]:
@@ -78,7 +77,6 @@ def check_resume(run: Path, config: Config) -> None:
     """Raise RunError for a run that cannot go on, DataError and CheckpointError where its data or last step is gone."""
     resumable(run)
     last = run / "checkpoints" / "last.ckpt"
-    there = last.is_file()
-    if there:
+    if begun := last.is_file():
         pretrained.check_file(last)
-    check_config(config, begun=there)
+    check_config(config, begun=begun)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 OPTIONS = ("config", "long_side", "shrink", "unclip", "shape")  # that only --oracle takes
 WORTH = 0.01  # of hmean: a smaller difference is not reported
 NAMED = 5  # boxes named in the text; the JSON has all
+LOST = ("vanished", "thin", "merged")  # kinds of boxes
 AIM = 0.7  # as in ocrlab.inference.upper_bound, which is not imported before it is needed
 
 
@@ -108,21 +109,22 @@ def run(args: argparse.Namespace) -> Answer:
 
 def row_record(row: Row) -> dict[str, Any]:
     """Return a row for JSON, with numbers of boxes lost instead of the boxes."""
-    figures = {f"hmean@{at}": value for at, value in row.hmean.items()}
-    figures |= {f"hmean@{at} at stride 4": value for at, value in row.coarse.items()}
-    lost = {"vanished": len(row.vanished), "thin": len(row.thin), "merged": len(row.merged)}
-    return {"long_side": row.long_side, "shrink_ratio": row.shrink_ratio, "unclip": row.unclip, **figures, **lost}
+    return {
+        **{name: getattr(row, name) for name in ("long_side", "shrink_ratio", "unclip")},
+        **{f"hmean@{at}": value for at, value in row.hmean.items()},
+        **{f"hmean@{at} at stride 4": value for at, value in row.coarse.items()},
+        **{name: len(getattr(row, name)) for name in LOST},
+    }
 
 
 def rows_table(rows: Sequence[Row], best: Row, mine: Row) -> str:
     """Return the rows as a table; the best one and that of the config are marked."""
     head = ["long side", "shrink", "unclip", "hmean@0.5", "@0.7", "@0.8", "at stride 4: @0.5", "@0.7", "@0.8"]
-    lines: list[list[object]] = [[*head, "vanished", "thin", "merged", ""]]
+    lines: list[list[object]] = [[*head, *LOST, ""]]
     for row in rows:
         marks = ", ".join(word for word, chosen in (("best", best), ("config", mine)) if row is chosen)
         figures = [f"{value:.4f}" for value in (*row.hmean.values(), *row.coarse.values())]
-        lost = [len(row.vanished), len(row.thin), len(row.merged)]
-        lines.append([*row.setting, *figures, *lost, f"<- {marks}" if marks else ""])
+        lines.append([*row.setting, *figures, *(len(getattr(row, name)) for name in LOST), marks and f"<- {marks}"])
     return table(lines)
 
 
@@ -130,10 +132,9 @@ def finding_lines(rows: Sequence[Row], best: Row, mine: Row, warning: str | None
     """Return what the sweep found, one sentence each, the verdict on the config first."""
     good = f"The config is within {WORTH} of the best: hmean@{AIM} {mine.hmean[AIM]:.4f}."
     lines = [warning or good, *cost_lines(rows, best)]
-    coarse = mine.hmean[AIM] - mine.coarse[AIM]
-    if coarse > WORTH:
-        loss = f"With maps of stride 4 the config loses {coarse:.2f} hmean@{AIM}"
-        lines.append(f"{loss}: small text needs a larger page.")
+    if (loss := mine.hmean[AIM] - mine.coarse[AIM]) > WORTH:
+        small = "small text needs a larger page"
+        lines.append(f"With maps of stride 4 the config loses {loss:.2f} hmean@{AIM}: {small}.")
     lines += lost_box_lines(mine)
     weak = [f"{name}: {hits} of {count}" for name, (count, hits) in mine.bins.items() if hits < (1 - WORTH) * count]
     if weak:
@@ -143,10 +144,9 @@ def finding_lines(rows: Sequence[Row], best: Row, mine: Row, warning: str | None
 
 def config_warning(best: Row, mine: Row) -> str | None:
     """Return a warning if the config is more than 0.01 below the best row at an IoU, else None."""
-    behind = {at: best.hmean[at] - mine.hmean[at] for at in mine.hmean}
-    lost = ", ".join(f"{loss:.3f} hmean@{at}" for at, loss in behind.items() if loss > WORTH)
-    keys = ("evaluate.long_side", "targets.shrink_ratio", "post.unclip")
-    pairs = zip(keys, best.setting, mine.setting, strict=True)
+    losses = {at: best.hmean[at] - mine.hmean[at] for at in mine.hmean}
+    lost = ", ".join(f"{loss:.3f} hmean@{at}" for at, loss in losses.items() if loss > WORTH)
+    pairs = zip(("evaluate.long_side", "targets.shrink_ratio", "post.unclip"), best.setting, mine.setting, strict=True)
     changes = " ".join(f"{key}={new}" for key, new, old in pairs if new != old)
     return f"WARNING: no network can make up for what this config loses: {lost}. Try {changes}." if lost else None
 
@@ -155,13 +155,12 @@ def cost_lines(rows: Sequence[Row], best: Row) -> list[str]:
     """Return what each setting costs, all else as in the best row, and what each unclip costs at its worst shrink."""
     at = {row.setting: row.hmean[AIM] for row in rows}
     top = best.hmean[AIM]
-    costs: dict[str, tuple[float, float]] = {}
-    for side in dict.fromkeys(row.long_side for row in rows):
-        costs[f"A long side of {side}"] = top - at[side, best.shrink_ratio, best.unclip], best.long_side
-    for ratio in dict.fromkeys(row.shrink_ratio for row in rows):
-        costs[f"Shrink {ratio:g}"] = top - at[best.long_side, ratio, best.unclip], best.shrink_ratio
-    high = {what: (loss, other) for what, (loss, other) in costs.items() if loss > WORTH}
-    lines = [f"{what} costs {loss:.2f} hmean@{AIM} against {other:g}." for what, (loss, other) in high.items()]
+    sides, ratios = (dict.fromkeys(getattr(row, name) for row in rows) for name in ("long_side", "shrink_ratio"))
+    costs = [
+        *((f"A long side of {s}", top - at[s, best.shrink_ratio, best.unclip], best.long_side) for s in sides),
+        *((f"Shrink {r:g}", top - at[best.long_side, r, best.unclip], best.shrink_ratio) for r in ratios),
+    ]
+    lines = [f"{what} costs {loss:.2f} hmean@{AIM} against {b:g}." for what, loss, b in costs if loss > WORTH]
     for setting in dict.fromkeys(row.unclip for row in rows):
         of = {
             row.shrink_ratio: at[best.long_side, row.shrink_ratio, best.unclip] - row.hmean[AIM]

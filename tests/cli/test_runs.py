@@ -80,7 +80,7 @@ def test_runs_can_be_named_singly_and_by_fingerprint(folder: Path, capsys: pytes
     (["x.ipynb"], "To execute it: ocrlab run x.ipynb"),
     (["lrr=3"], "Did you mean"),
     (["--status", "succes"], "Did you mean success?"),
-    (["--limit", "-1"], "number of runs"),
+    (["--limit", "-1"], "-1 cannot be used"),
     (["--since", "noon"], "--since cannot be read"),
     (["--sort", "nothing"], "None of these runs has nothing"),
     (["--bogus"], "--bogus"),
