@@ -46,7 +46,7 @@ def test_wrong_parameters_and_limits_are_refused_before_a_kernel_starts(write: A
     assert "n='nine' cannot be used" in stderr
     assert "Unknown parameter: m" in stderr
     assert main(["run", path, "--timeout", "0"]) == 2
-    assert "seconds above 0" in capsys.readouterr().err
+    assert "argument --timeout: 0 cannot be used. Needed: a number above 0" in capsys.readouterr().err
     assert main(["run", "none.ipynb"]) == 2
     assert not Path("reports").exists()
 
