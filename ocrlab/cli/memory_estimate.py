@@ -7,10 +7,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from ocrlab.cli import train_preflight
 from ocrlab.cli.memory_fit import add_settings, on_cuda, report_progress
 from ocrlab.cli.parser import Answer, table
-from ocrlab.cli.train import load_config
+from ocrlab.cli.train import check_config, load_config
 from ocrlab.debug.memory import memory_limit
 from ocrlab.records import SCHEMA
 
@@ -32,7 +31,7 @@ def run(args: argparse.Namespace) -> Answer:
     from ocrlab.debug.memory.fit_trials import TrialRunner
 
     config = load_config(args)
-    train_preflight.check_config(config)
+    check_config(config)
     limit = memory_limit.find_limit(None, cuda=on_cuda(config))
     with tempfile.TemporaryDirectory(prefix="ocrlab-estimate-", ignore_cleanup_errors=True) as place:
         configs.save(config, Path(place) / "config.yaml")

@@ -10,9 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ocrlab.cli import train_preflight
 from ocrlab.cli.parser import POSITIVE, Answer, Parser, number, reporter, table
-from ocrlab.cli.train import load_config
+from ocrlab.cli.train import check_config, load_config
 from ocrlab.debug.memory import memory_limit
 from ocrlab.records import SCHEMA
 
@@ -59,7 +58,7 @@ def run(args: argparse.Namespace) -> Answer:
     from ocrlab.debug.memory import largest_batch
 
     config = load_config(args)
-    train_preflight.check_config(config)
+    check_config(config)
     limit = memory_limit.find_limit(args.limit, cuda=on_cuda(config))
     report_progress(f"limit {limit_text(limit)}")
     with tempfile.TemporaryDirectory(prefix="ocrlab-fit-", ignore_cleanup_errors=True) as place:

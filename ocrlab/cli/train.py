@@ -9,24 +9,31 @@ import os
 import shlex
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ocrlab import redaction
-from ocrlab.cli import output_paths, train_preflight
+from ocrlab.cli import output_paths
 from ocrlab.cli.parser import COUNT, Answer, Parser, table
-from ocrlab.config.overrides import is_override
+from ocrlab.config.aliases import SAMPLES
+from ocrlab.config.overrides import Setting, from_lines, from_yaml, is_nothing, is_override
 from ocrlab.config.presets import PRESETS
+from ocrlab.data import folder_layouts
 from ocrlab.debug.watch import cuda_debug_env
-from ocrlab.errors import ConfigError, OcrlabError, RunError
+from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
 from ocrlab.hardware import host
+from ocrlab.inference import pretrained
 from ocrlab.records import SCHEMA, to_json
 from ocrlab.run_folder import launcher as run_folder_launcher
 from ocrlab.run_folder import watcher_link
+from ocrlab.run_folder.folder import resumable
 
 if TYPE_CHECKING:
     from ocrlab.config.schema import Config
 
+# Where a new run finds and puts things.
+DEFAULTS = {"data": SAMPLES, "train_split": "train", "val_split": "val", "weights": "", "runs": "runs"}
 FEW_PAGES = 200  # fewer than these profit from a detector that was trained on others
 EXAMPLES = """
   ocrlab train                                            in a checkout: the synthetic receipts in data_samples/
@@ -127,11 +134,11 @@ def _from_here(path: Path | None) -> Path | None:
 def check_first(args: argparse.Namespace) -> Path:
     """Return where the run folder will be; raises what is wrong that can be seen without torch."""
     if args.resume:
-        train_preflight.check_resume(args.resume, load_resumed_config(args))
+        check_resume(args.resume, load_resumed_config(args))
         return Path(args.resume).absolute().parent
-    places = train_preflight.read_places(config_file(args), list(filter(is_override, args.settings)))
+    places = read_places(config_file(args), list(filter(is_override, args.settings)))
     try:
-        train_preflight.check_places(places)
+        check_places(places)
         output_paths.folder(Path(places["runs"]), "runs")
     except OcrlabError:
         load_config(args)  # a wrong setting comes first: with a wrong path it would show only after that is fixed
@@ -151,7 +158,7 @@ def count_processes(args: argparse.Namespace, mine: run_folder_launcher.Ranks) -
     if args.nproc is None:
         with contextlib.suppress(OcrlabError):  # whoever uses the config reports what is wrong with it
             file = args.resume / "config.yaml" if args.resume else config_file(args)
-            count = train_preflight.wanted_ranks(file, list(filter(is_override, args.settings)))
+            count = wanted_ranks(file, list(filter(is_override, args.settings)))
     if args.in_process and count > 1:
         option = f"--nproc {count}" if args.nproc is not None else f"trainer.devices={count}"
         raise ConfigError("--in-process trains in a single process", got=option, do="Leave one of the two out")
@@ -247,3 +254,65 @@ def list_keys() -> Answer:
         rows.append((name, words[key.default] if plain else listed, key.need, key.help))
     listing = {name: {"default": key.default, "takes": key.need, "help": key.help} for name, key in keys.items()}
     return Answer({"schema": SCHEMA, "keys": listing}, table(rows))
+
+
+# What is checked before anybody waits for torch: only files and names. The child reports what is wrong inside a file.
+
+
+def read_places(file: Path | None, words: list[str]) -> dict[str, str]:
+    """Return where a new run finds and puts things, by file and words as by the config; raises ConfigError.
+
+    To read the whole config takes a third of a second, and the child does.
+    """
+    asked = {setting.key: setting for setting in _settings(file, words) if setting.key in DEFAULTS}
+    filled = {key: each.value if isinstance(each.value, str) and not each.empty else "" for key, each in asked.items()}
+    return {**DEFAULTS, **filled}
+
+
+def wanted_ranks(file: Path | None, words: list[str]) -> int:
+    """Return how many ranks `trainer.devices` asks for, 1 where it has an unusable value."""
+    asked = {setting.key: setting.value for setting in _settings(file, words)}.get("trainer.devices")
+    return max(1, int(asked)) if isinstance(asked, str) and asked.isdecimal() else 1
+
+
+def _settings(file: Path | None, words: list[str]) -> list[Setting]:
+    return [*(from_yaml(file) if file else []), *from_lines(words)]
+
+
+def check_places(places: Mapping[str, str]) -> None:
+    """Raise DataError for a missing split, and CheckpointError for weights that are missing or not a checkpoint."""
+    data = places["data"]
+    if data == SAMPLES and not os.path.exists(SAMPLES):
+        raise DataError(
+            f"data= is not set, and there is no {SAMPLES} in this folder",
+            need=f"data=DIR with your own pages, or a checkout of ocrlab, which contains {SAMPLES}",
+            do="To begin with synthetic pages: ocrlab samples make receipts, then ocrlab train data=receipts",
+            missing=True,
+        )
+    for split in filter(None, (places["train_split"], places["val_split"])) if data else ():
+        folder = Path(data).expanduser()
+        try:
+            folder_layouts.find(folder, split)
+        except DataError:
+            from ocrlab.data.shards import dataset  # late: NumPy and OpenCV take as long as all the rest
+
+            if not folder.exists() or not dataset.find(folder, split):
+                raise
+    if places["weights"].endswith(".ckpt"):  # the child checks any other word
+        pretrained.check_file(Path(places["weights"]))
+
+
+def check_config(config: Config, *, begun: bool = False) -> None:
+    """Raise what `check_places` raises, of a config; a training that has begun needs no first weights."""
+    weights = "" if begun or is_nothing(config.weights or "") else str(config.weights)
+    splits = {"train_split": config.train_split, "val_split": config.val_split}
+    check_places({"data": config.data, **splits, "weights": weights})
+
+
+def check_resume(run: Path, config: Config) -> None:
+    """Raise RunError for a run that cannot go on, DataError and CheckpointError where its data or last step is gone."""
+    resumable(run)
+    last = run / "checkpoints" / "last.ckpt"
+    if begun := last.is_file():
+        pretrained.check_file(last)
+    check_config(config, begun=begun)

@@ -1,4 +1,4 @@
-"""What this machine allows a training to use: processor, memory, shared memory, descriptors, threads, disk, network.
+"""What this machine allows a training to use: processor, memory, descriptors, threads, disk, network, and WSL2's GPU.
 
 Limits are tried, not only read: threads are started, files are written and synced. Only ever called in a child.
 """
@@ -9,6 +9,7 @@ import contextlib
 import glob
 import os
 import platform
+import re
 import resource
 import shutil
 import socket
@@ -25,6 +26,9 @@ from ocrlab.hardware.system_files import memory_fields, read_text
 MIB = 1 << 20
 THREADS = 64  # a loader with 8 workers of 8 threads
 WRITTEN = 16 * MIB  # a small checkpoint
+WSL_LIBRARIES = "usr/lib/wsl/lib"  # where Windows puts its driver's Linux half
+# Where a Linux display driver puts its libcuda, which shadows Windows's and must not be there.
+LINUX_DRIVERS = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/local/cuda/compat")
 
 
 def processor(root: str = "/") -> dict[str, Any]:
@@ -118,6 +122,26 @@ def disk(folder: str) -> dict[str, Any]:
         return {"folder": str(place), "error": str(error)}
     answer = {"folder": str(place), "free": usage.free, "files": table.f_favail if table.f_files else None}
     return {**answer, **_write(str(place), min(WRITTEN, max(usage.free // 2, 4096)))}
+
+
+def wsl(root: str = "/") -> dict[str, Any]:
+    """Return whether this is WSL, and if so its kernel, /dev/dxg, the libcuda files and memory."""
+    top = Path(root)
+    release = read_text(top / "proc/sys/kernel/osrelease") or read_text(top / "proc/version")
+    if not re.search("microsoft", release, re.IGNORECASE):
+        return {"wsl": 0}
+    linux = [path for place in LINUX_DRIVERS for path in (top / place).glob("libcuda.so*")]
+    memory = memory_fields(top / "proc/meminfo")
+    return {
+        "wsl": 2 if "WSL2" in release or re.search(r"microsoft-standard", release) else 1,
+        "release": release.split()[0] if release else "",
+        "dxg": (top / "dev/dxg").exists(),
+        "libcuda": sorted(str(path) for path in (top / WSL_LIBRARIES).glob("libcuda.so*")),
+        "foreign": sorted(str(path) for path in linux if WSL_LIBRARIES not in os.path.realpath(path)),
+        "memory": memory.get("MemTotal", 0),
+        "swap": memory.get("SwapTotal", 0),
+        "windows_folder": os.getcwd().startswith("/mnt/") if root == "/" else False,
+    }
 
 
 def network(address: str, port: int, timeout: float) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ocrlab.cli import main, train_preflight
+from ocrlab.cli import main, train
 from ocrlab.config.schema import Config, keys, load, save
 from ocrlab.debug.watch import supervisor
 from ocrlab.debug.watch.lifecycle import Ended, Options
@@ -264,8 +264,8 @@ def test_it_reads_the_places_as_the_config_does(text: str, words: list[str], tmp
     file = tmp_path / "c.yaml"
     file.write_text(text)
     config = load(file, words)
-    wanted = {name: getattr(config, name) or "" for name in train_preflight.DEFAULTS}
-    assert train_preflight.read_places(file, words) == wanted
+    wanted = {name: getattr(config, name) or "" for name in train.DEFAULTS}
+    assert train.read_places(file, words) == wanted
 
 
 def test_an_unusable_place_for_runs_is_reported_before_torch(tmp_path, monkeypatch, capsys):
@@ -281,8 +281,8 @@ def test_an_unusable_place_for_runs_is_reported_before_torch(tmp_path, monkeypat
 
 
 def test_it_costs_no_heavy_import() -> None:
-    code = "import sys\nfrom ocrlab.cli import train_preflight\n"
-    code += "train_preflight.check_places(train_preflight.read_places(None, ['data=data_samples']))\n"
+    code = "import sys\nfrom ocrlab.cli import train\n"
+    code += "train.check_places(train.read_places(None, ['data=data_samples']))\n"
     code += "print(sorted({'torch', 'numpy', 'cv2', 'pydantic'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.stdout == "[]\n", done.stderr

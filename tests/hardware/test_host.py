@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.hardware import host, wsl
+from ocrlab.hardware import host, resource_limits
 
 
 def machine(root: Path, files: dict[str, str]) -> Path:
@@ -113,9 +113,9 @@ def wsl_machine(root: Path, release: str) -> Path:
 
 
 def test_plain_linux_and_wsl1(tmp_path: Path) -> None:
-    assert wsl.facts(str(wsl_machine(tmp_path / "a", "6.8.0-45-generic"))) == {"wsl": 0}
-    assert wsl.facts(str(wsl_machine(tmp_path / "b", "4.4.0-19041-Microsoft")))["wsl"] == 1
-    assert wsl.facts(str(tmp_path / "empty")) == {"wsl": 0}
+    assert resource_limits.wsl(str(wsl_machine(tmp_path / "a", "6.8.0-45-generic"))) == {"wsl": 0}
+    assert resource_limits.wsl(str(wsl_machine(tmp_path / "b", "4.4.0-19041-Microsoft")))["wsl"] == 1
+    assert resource_limits.wsl(str(tmp_path / "empty")) == {"wsl": 0}
 
 
 def test_wsl2(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_wsl2(tmp_path: Path) -> None:
     (root / "dev/dxg").touch()
     (root / "usr/lib/wsl/lib").mkdir(parents=True)
     (root / "usr/lib/wsl/lib/libcuda.so.1").touch()
-    answer = wsl.facts(str(root))
+    answer = resource_limits.wsl(str(root))
     assert (answer["wsl"], answer["dxg"]) == (2, True)
     assert answer["release"] == "5.15.153.1-microsoft-standard-WSL2"
     assert (answer["memory"], answer["swap"]) == (16384000 * 1024, 4096000 * 1024)

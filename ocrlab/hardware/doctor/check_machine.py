@@ -51,7 +51,7 @@ def machine_probes(options: Options) -> list[Probe]:
     folders = {"disk for runs": str(options.runs), "disk for temporary files": tempfile.gettempdir()}
     return [
         Probe(3, "processor", probe, "processor", judge_processor, 10, own=True, after=("import torch",)),
-        Probe(8, "WSL2", PROBES / "wsl.py", "facts", judge_wsl, 15, own=True),
+        Probe(8, "WSL2", probe, "wsl", judge_wsl, 15, own=True),
         Probe(9, "memory", probe, "memory", judge_host_memory, 10, own=True),
         Probe(9, "shared memory", probe, "shared_memory", judge_shm, 10, own=True, crash="host.shm"),
         Probe(9, "open files", probe, "descriptors", judge_files, 10, own=True),
