@@ -89,11 +89,11 @@ class Table:
         with self.path.open("a", encoding="utf-8", newline="") as file:
             csv.DictWriter(file, self.columns, restval="", lineterminator="\n").writerow(row)
 
-    def rewind(self, step: float, column: str = "step") -> None:
+    def rewind(self, step: float) -> None:
         """Drop the rows after `step`: a run that is resumed from there writes them again; raises OSError."""
         columns, rows, _ = self._read()
         if columns:
-            self._rewrite([row for row in rows if not row.get(column) or float(row[column]) <= step])
+            self._rewrite([row for row in rows if not row.get("step") or float(row["step"]) <= step])
 
     def _read(self) -> tuple[list[str], list[dict[str, str]], bool]:
         try:

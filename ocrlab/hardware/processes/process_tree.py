@@ -51,13 +51,11 @@ def snapshot() -> dict[int, Process]:
     return _with_roles({process.pid: process for process in map(read_process, pids()) if process})
 
 
-def descendants(root: int, table: dict[int, Process] | None = None) -> list[Process]:
+def descendants(root: int) -> list[Process]:
     """Return `root` and all below it, parents before children; empty when it is gone.
 
-    Without a table only these are read in full, which takes a fraction of the time of `snapshot`.
+    Only these are read in full, which takes a fraction of the time of `snapshot`.
     """
-    if table is not None:
-        return [table[pid] for pid in _order(root, {pid: process.parent for pid, process in table.items()})]
     order = _below(root) or _order(root, {pid: int(fields[1]) for pid in pids() if (fields := stat_fields(pid))})
     above = [int(fields[1]) for fields in [stat_fields(root)] if fields]
     full = _with_roles({process.pid: process for process in map(read_process, [*above, *order]) if process})
