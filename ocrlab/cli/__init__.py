@@ -153,11 +153,9 @@ def report_failure(error: BaseException, extra: str = "train") -> Answer:
         status = error.code if isinstance(error.code, int) else FAILED
     elif isinstance(error, KeyboardInterrupt | BrokenPipeError):
         status = 128 + (signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGPIPE)
-    details = {"type": type(error).__name__, "message": str(error)}
-    text = _error_text(error, extra)
-    if status > 128:
-        text = f"stopped by {signal.Signals(status - 128).name}"
-        details = {"type": "Interrupted", "message": text}
+    stopped = f"stopped by {signal.Signals(status - 128).name}" if status > 128 else ""
+    text = stopped or _error_text(error, extra)
+    details = {"type": "Interrupted" if stopped else type(error).__name__, "message": stopped or str(error)}
     if os.environ.get("OCRLAB_TRACEBACK") == "1":
         traceback.print_exception(error)
     if text and status != BROKEN_PIPE:  # `ocrlab ... | head` is not a failure

@@ -141,17 +141,20 @@ class RankRecord:
         """Say how this rank has ended: success, stopped or failed; the first word is the last one."""
         if not self.record or self.record["end"] is not None:
             return
+        try:
+            self._write_end(how, step, error)
+        except BaseException:  # a signal's: torchrun ends all ranks within milliseconds of the first one's end
+            self._write_end(how, step, error)
+            raise
+
+    def _write_end(self, how: str, step: int | None, error: BaseException | None) -> None:
         about = None
         if error is not None:
             full = describe(error)
             about = {name: full[name] for name in ("type", "message", "where", "your_code")}
             about["rank"] = getattr(error, "rank", None)  # which rank it is about, where all of them raise it
         self.record["end"] = {"how": how, "time": time.time(), "step": step, "error": about}
-        try:
-            self.write()
-        except BaseException:  # a signal's: torchrun ends all ranks within milliseconds of the first one's end
-            self.write()
-            raise
+        self.write()
 
     def write(self) -> None:
         """Write the record everywhere; a full disk must not hide why a rank has failed."""
