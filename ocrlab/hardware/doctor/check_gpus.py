@@ -429,10 +429,10 @@ def judge_log(answer: Answer, facts: Facts) -> Iterator[Check]:
         )
     if killed:
         resident = re.search(r"anon-rss:(\d+)kB", killed[-1].text)
-        held = f", which held {size(int(resident[1]) * 1024)}" if resident else ""
+        resident_size = f", which held {size(int(resident[1]) * 1024)}" if resident else ""
         yield warn(
             "kernel log: memory",
-            f"{len(killed)} processes killed for memory in the last day; the last: {killed[-1].name}{held}",
+            f"{len(killed)} processes killed for memory in the last day; the last: {killed[-1].name}{resident_size}",
             need="nothing killed for memory",
             do="fewer loader workers and smaller batches; dmesg | grep 'Killed process'",
             cause="host.oom_kill",
