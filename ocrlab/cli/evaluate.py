@@ -133,12 +133,10 @@ def scores_text(scored: DatasetScores, figures: dict[str, float]) -> str:
     """Return the figures for people: by protocol, by size of text, and the worst pages."""
     from ocrlab.evaluation.metrics.page_scores import EDGES, SIZES
 
-    protocols = {at: f"{{}}@{at}" for at in ("0.5", "0.7", "0.8")}
-    protocols |= {"DetEval": "deteval_{}", "CLEval": "cleval_{}", "CLEval end to end": "cleval_e2e_{}"}
+    protocols = {at: f"{{}}@{at}" for at in ("0.5", "0.7", "0.8")} | {"DetEval": "deteval_{}", "CLEval": "cleval_{}"}
     rows = [["IoU", *FIGURES]]
     for label, key in protocols.items():
-        if key.format("hmean") in figures:
-            rows.append([label, *(f"{figures[key.format(name)]:.4f}" for name in FIGURES)])
+        rows.append([label, *(f"{figures[key.format(name)]:.4f}" for name in FIGURES)])
     parts = [table(rows)]
     low, high = figures["hmean@0.5_low"], figures["hmean@0.5_high"]
     if low == low:  # not NaN, as with a single page

@@ -4,7 +4,7 @@
     FOLDER of NAME.json, or one FILE.json              predictions as `ocrlab predict` writes them
     FILE.jsonl                                         the same, one page a line
 
-NAME is that of the image, without its ending. An ICDAR line may end with a confidence or a text. Where a folder has
+NAME is that of the image, without its ending. What an ICDAR line has after its points is left alone. Where a folder has
 both for a page, JSON is taken: it has the size of the page. A page that could not be predicted (`error` in its JSON) is
 left out, as one that cannot be read is.
 """
@@ -34,11 +34,10 @@ NEED = '{"image": NAME, "detections": [{"polygon": [[x, y], ...]}]}'
 
 @dataclass(frozen=True)
 class PagePrediction:
-    """What was found on one page: polygons, however broken, and their texts where there are any."""
+    """What was found on one page: polygons, however broken."""
 
     file: Path
     polygons: Sequence[Any]
-    texts: Sequence[str] | None
     size: tuple[int, int] | None  # width and height of the image in pixels, where the file says
     failed: bool = False  # the page could not be read when it was predicted
 
@@ -74,7 +73,7 @@ def score(index: Index, predictions: dict[str, PagePrediction]) -> DatasetScores
         if page.size not in (None, size):
             got, need = (f"{width} x {height} pixels" for width, height in (page.size or size, size))
             raise DataError(f"{page.file} is of another image than {sample.image}", got=got, need=need)
-        judged[sample.name] = judge(sample.polygons, sample.ignored, sample.texts, page.polygons, page.texts)
+        judged[sample.name] = judge(sample.polygons, sample.ignored, sample.texts, page.polygons)
     if not judged:
         raise DataError("No page was predicted", got="an error for each page", need="one page with detections or none")
     return DatasetScores(judged, index.left_out + len(samples) - len(judged), time.perf_counter() - start)
@@ -111,17 +110,8 @@ def read(path: Path) -> dict[str, PagePrediction]:
 
 
 def _icdar(file: Path) -> tuple[str, PagePrediction]:
-    boxes = read_icdar(file)
     name = next((file.stem.removeprefix(prefix) for prefix in PREFIXES if file.stem.startswith(prefix)), file.stem)
-    texts = boxes.texts if any(boxes.texts) and not all(map(_is_confidence, boxes.texts)) else None
-    return name, PagePrediction(file, boxes.polygons, texts, None)
-
-
-def _is_confidence(text: str) -> bool:
-    try:
-        return 0 <= float(text) <= 1
-    except ValueError:
-        return False
+    return name, PagePrediction(file, read_icdar(file).polygons, None)
 
 
 def _prediction(text: str, file: Path, place: str) -> tuple[str, PagePrediction]:
@@ -136,10 +126,9 @@ def _prediction(text: str, file: Path, place: str) -> tuple[str, PagePrediction]
         raise DataError(f"{place} has a detection without a polygon", need=NEED)
     width, height = content.get("width"), content.get("height")
     size = (width, height) if isinstance(width, int) and isinstance(height, int) else None
-    texts = [str(detection.get("text") or "") for detection in detections]
     polygons = [detection["polygon"] for detection in detections]
     name = str(PurePosixPath(image).with_suffix("")) if image else ""
-    return name, PagePrediction(file, polygons, texts if any(texts) else None, size, failed)
+    return name, PagePrediction(file, polygons, size, failed)
 
 
 def _nfc(name: str) -> str:

@@ -61,13 +61,6 @@ def test_json_lines_and_a_single_json_are_scored(data: Path, tmp_path: Path) -> 
     assert hmean(data, tmp_path / "single.json") == 1
 
 
-def test_texts_are_read_but_confidences_are_none(data: Path, tmp_path: Path) -> None:
-    texts = prediction_scores.read(files(tmp_path / "texts", {"a.txt": f"{BOX},total", "b.txt": f"{BOX},0.5"}))
-    assert (texts["a"].texts, texts["b"].texts) == (["total"], None)
-    record = prediction_scores.score(reader.load(data, "val"), texts).record()
-    assert record["cleval_e2e_precision"] == 1
-
-
 @pytest.mark.parametrize(("texts", "message"), [
     ({"a.txt": BOX, "b.txt": BOX, "img_c.txt": BOX}, "belong to no page.*img_c"),
     ({"a.txt": BOX}, "have no prediction.*Given: b"),

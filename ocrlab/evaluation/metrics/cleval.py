@@ -1,4 +1,4 @@
-"""CLEval: detection (and, with texts, recognition) judged character by character (Baek et al. 2020, CLEval).
+"""CLEval: detection judged character by character (Baek et al. 2020, CLEval).
 
 N ground-truth polygons, M detections, K characters of all the ground truth together, L pairs.
 
@@ -27,34 +27,10 @@ import numpy as np
 import numpy.typing as npt
 import shapely
 
-from ocrlab.errors import ShapeError
 from ocrlab.evaluation.metrics import cleval_characters
 from ocrlab.evaluation.metrics.cleval_characters import Counts
 from ocrlab.evaluation.metrics.iou import Overlaps, flags, harmonic_mean, overlaps, page_precision, page_recall
 from ocrlab.evaluation.metrics.polygon_overlap import Mask, Polygons, Shapes, meeting, shapes, shared_areas
-
-
-def common(first: str, second: str) -> str:
-    """Return the longest common subsequence; of several, the one that the published evaluator takes."""
-    if first == second:
-        return first
-    length = [[0] * (len(second) + 1) for _ in range(len(first) + 1)]
-    for i, a in enumerate(first):
-        above, row = length[i], length[i + 1]
-        for j, b in enumerate(second):
-            row[j + 1] = above[j] + 1 if a == b else max(above[j + 1], row[j])
-    letters = []
-    i, j = len(first), len(second)
-    while i and j:
-        if first[i - 1] == second[j - 1]:
-            letters.append(first[i - 1])
-            i, j = i - 1, j - 1
-        elif length[i - 1][j] > length[i][j - 1]:
-            i -= 1
-        else:
-            j -= 1
-    return "".join(reversed(letters))
-
 
 PRECISE = np.float32(0.3)  # of a detection inside ground truth, at which the two may match; the evaluator has float32
 
@@ -65,7 +41,7 @@ class PageCharacters:
 
     By ground truth: `truth` there are, `found` of them, `cuts` the penalty for splits. By detection: `taken` counts a
     character as often as it is taken, `right` only the first time, `false` are those of detections without a match,
-    `merges` the penalty. With texts, by detection: `written` characters, `agreed` of them that were read rightly.
+    `merges` the penalty.
     """
 
     truth: Counts
@@ -75,8 +51,6 @@ class PageCharacters:
     right: Counts
     false: Counts
     merges: Counts
-    written: Counts
-    agreed: Counts
     truth_counts: Mask
     detection_counts: Mask
 
@@ -102,7 +76,6 @@ def judge(
     ignored: npt.ArrayLike,
     texts: Sequence[str] | None,
     detections: Polygons | Shapes,
-    detected_texts: Sequence[str] | None = None,
 ) -> PageCharacters:
     """Return the characters of one page that were and were not found; polygons (P, 2) in the same pixels.
 
@@ -127,7 +100,7 @@ def judge(
     by_detection = np.bincount(pairs.columns[matched], minlength=m)
     upright = np.rint(0.5 + 1 / (1e-5 + cleval_characters.ratios(second)))  # characters that the shape stands for
     false = np.where(detection_counts & (by_detection == 0), np.minimum(upright, cleval_characters.MOST), 0)
-    page = PageCharacters(
+    return PageCharacters(
         truth=np.where(truth_counts, count, 0),
         detected=np.bincount(grid.owner[here], minlength=n),
         cuts=np.maximum(np.bincount(pairs.rows[matched], minlength=n) - 1, 0),
@@ -135,14 +108,9 @@ def judge(
         right=np.bincount(taker[here], minlength=m),
         false=false.astype(np.int64),
         merges=np.maximum(by_detection - 1, 0),
-        written=np.zeros(m, dtype=np.int64),
-        agreed=np.zeros(m, dtype=np.int64),
         truth_counts=truth_counts,
         detection_counts=detection_counts,
     )
-    if detected_texts is not None:
-        read(page, pairs, grid, matched, texts or [""] * n, detected_texts)
-    return page
 
 
 def whole_pixels(boxes: Shapes) -> Shapes:
@@ -199,40 +167,3 @@ def matches(
     together = np.bincount(columns[part], share[part], minlength=m) >= 0.3  # not in float32, so in the evaluator too
     merged = part & together[columns] & (np.bincount(columns[part], minlength=m)[columns] >= 2)
     return (hit & both & alone) | split | merged
-
-
-def read(
-    page: PageCharacters,
-    pairs: Overlaps,
-    grid: cleval_characters.Taken,
-    matched: Mask,
-    texts: Sequence[str],
-    detected_texts: Sequence[str],
-) -> None:
-    """Compare the texts of what matched, and write into `page` how many characters were `written` and `agreed`.
-
-    The detections of a ground truth are read in the order in which they take its characters; as in the published
-    evaluator, each character lets one detection in, and of those that are never let in only the first is added. What
-    was read once is crossed out: it is not read for a second ground truth.
-    """
-    if len(detected_texts) != len(pairs.detections):
-        what = "The detected texts do not fit the detections"
-        raise ShapeError(what, got=f"{len(detected_texts)} texts", need=f"{len(pairs.detections)}, one a polygon")
-    first = np.searchsorted(grid.owner, np.arange(len(texts)))  # the position of each ground truth's first character
-    left = list(detected_texts)
-    for row in np.unique(pairs.rows[matched]).tolist():
-        mine = np.flatnonzero(matched & (pairs.rows == row))
-        takes = [set((grid.char[grid.pair == pair] - first[row]).tolist()) for pair in mine]
-        waiting, order = list(zip(pairs.columns[mine].tolist(), takes, strict=True)), []
-        for number in range(int(page.truth[row])):
-            ahead = next((entry for entry in waiting if number in entry[1]), None)
-            if ahead is not None and len(waiting) > 1:
-                order.append(ahead[0])
-                waiting.remove(ahead)
-        order.append(waiting[0][0])
-        for character in common(texts[row], "".join(left[i] for i in order)):
-            place = next(i for i in order if character in left[i])
-            left[place] = left[place].replace(character, "", 1)
-    for i, (whole, rest) in enumerate(zip(detected_texts, left, strict=True)):
-        page.written[i] = len(whole) if page.detection_counts[i] else 0
-        page.agreed[i] = len(whole) - len(rest)

@@ -57,13 +57,17 @@ class PageAreas:
 
 
 @dataclass(frozen=True)
-class _Shares:
-    """Pairs that touch: ground truth `rows[i]`, detection `columns[i]`, and the share of each that both have."""
+class _Side:
+    """One side of the pairs that touch (L,): positions and shares; by position, what counts and what is earned."""
 
-    rows: Indices
-    columns: Indices
-    recall: Floats
-    precision: Floats
+    places: Indices
+    share: Floats
+    counts: Mask
+    earned: Floats
+
+    def number(self, chosen: Mask) -> Indices:
+        """Return in how many of the chosen pairs each polygon is."""
+        return np.bincount(self.places[chosen], minlength=len(self.counts))
 
 
 def judge(truth: Polygons | Shapes, ignored: npt.ArrayLike, detections: Polygons | Shapes) -> PageAreas:
@@ -77,62 +81,42 @@ def judge(truth: Polygons | Shapes, ignored: npt.ArrayLike, detections: Polygons
     size = np.minimum(a[:, 2:], b[:, 2:]) - np.maximum(a[:, :2], b[:, :2]) + 1
     (wide, high), (other_wide, other_high) = (a[:, 2:] - a[:, :2] + 1).T, (b[:, 2:] - b[:, :2] + 1).T
     shared = size[:, 0] * size[:, 1]
-    pairs = _Shares(rows, columns, shared / (wide * high), shared / (other_wide * other_high))
+    recall, precision = shared / (wide * high), shared / (other_wide * other_high)
     counts = np.ones(len(second), dtype=bool)
-    counts[columns[skip[rows] & (pairs.precision > PRECISION)]] = False
+    counts[columns[skip[rows] & (precision > PRECISION)]] = False
     page = PageAreas(np.zeros(len(first)), np.zeros(len(second)), first.valid & ~skip, counts)
     distance = np.hypot(*((a[:, :2] + a[:, 2:] - b[:, :2] - b[:, 2:]) / 2).T)
     near = 2 * distance < np.hypot(wide, high) + np.hypot(other_wide, other_high)
-    _match_single(page, pairs, near)
-    _match_split(page, pairs)
-    _match_merged(page, pairs)
+    sides = (
+        _Side(rows, recall, page.truth_counts, page.truth),
+        _Side(columns, precision, page.detection_counts, page.detections),
+    )
+    _match_single(*sides, near)
+    _match_several(*sides, RECALL, PRECISION, SPLIT)
+    _match_several(*sides[::-1], PRECISION, RECALL, 1.0)
     return page
 
 
-def _match_single(page: PageAreas, pairs: _Shares, near: Mask) -> None:
-    """Write into `page` what pairs without rivals earn; `near` tells whose centres are near each other."""
-    rows, columns = pairs.rows, pairs.columns
-    fits = (pairs.recall >= RECALL) & (pairs.precision >= PRECISION)
-    both = page.truth_counts[rows] & page.detection_counts[columns]
-    touched_truth, touched = _touched(page, pairs)
-    alone = (_count(rows, fits, page.truth)[rows] == 1) & (_count(columns, fits, page.detections)[columns] == 1)
-    single = (touched_truth[rows] == 1) & (touched[columns] == 1)
-    chosen = fits & both & alone & single & near
-    page.truth[rows[chosen]] = 1.0
-    page.detections[columns[chosen]] = 1.0
+def _match_single(truth: _Side, detections: _Side, near: Mask) -> None:
+    """Let pairs without rivals earn 1; `near` tells whose centres are near each other."""
+    rows, columns = truth.places, detections.places
+    fits = (truth.share >= RECALL) & (detections.share >= PRECISION)
+    alone = (truth.number(fits)[rows] == 1) & (detections.number(fits)[columns] == 1)
+    counted, others_counted = truth.counts[rows], detections.counts[columns]
+    single = (truth.number(others_counted)[rows] == 1) & (detections.number(counted)[columns] == 1)
+    chosen = fits & counted & others_counted & alone & single & near
+    truth.earned[rows[chosen]] = detections.earned[columns[chosen]] = 1.0
 
 
-def _match_split(page: PageAreas, pairs: _Shares) -> None:
-    """Write into `page` what ground truth found in pieces earns, and the pieces."""
-    touched, _ = _touched(page, pairs)
-    inside = page.detection_counts[pairs.columns] & (pairs.precision >= PRECISION)
-    for row in np.unique(pairs.rows[inside & (page.truth_counts & (touched >= 2))[pairs.rows]]).tolist():
-        if page.truth[row]:
+def _match_several(whole: _Side, parts: _Side, least: float, least_of_part: float, worth: float) -> None:
+    """Let a polygon and the parts that fill `least` of it earn `worth`; `least_of_part` of each part lies in it."""
+    counted = parts.counts[parts.places]
+    inside = counted & (parts.share >= least_of_part)
+    touched = whole.counts & (whole.number(counted) >= 2)
+    for place in np.unique(whole.places[inside & touched[whole.places]]).tolist():
+        if whole.earned[place]:
             continue
-        mine = np.flatnonzero(inside & (pairs.rows == row))
-        mine = mine[page.detections[pairs.columns[mine]] == 0]
-        if round(sum(pairs.recall[mine].tolist()), 4) >= RECALL:
-            page.truth[row] = page.detections[pairs.columns[mine]] = 1.0 if len(mine) == 1 else SPLIT
-
-
-def _match_merged(page: PageAreas, pairs: _Shares) -> None:
-    """Write into `page` what several ground truths under one detection earn, and that detection."""
-    _, touched = _touched(page, pairs)
-    inside = page.truth_counts[pairs.rows] & (pairs.recall >= RECALL)
-    for column in np.unique(pairs.columns[inside & (page.detection_counts & (touched >= 2))[pairs.columns]]).tolist():
-        if page.detections[column]:
-            continue
-        mine = np.flatnonzero(inside & (pairs.columns == column))
-        mine = mine[page.truth[pairs.rows[mine]] == 0]
-        if round(sum(pairs.precision[mine].tolist()), 4) >= PRECISION:
-            page.truth[pairs.rows[mine]] = page.detections[column] = 1.0
-
-
-def _touched(page: PageAreas, pairs: _Shares) -> tuple[Indices, Indices]:
-    """Return how many counted detections touch each ground truth (N,), and how many counted truths each detection."""
-    truth = _count(pairs.rows, page.detection_counts[pairs.columns], page.truth)
-    return truth, _count(pairs.columns, page.truth_counts[pairs.rows], page.detections)
-
-
-def _count(places: Indices, chosen: Mask, every: Floats) -> Indices:
-    return np.bincount(places[chosen], minlength=len(every))
+        pairs = np.flatnonzero(inside & (whole.places == place))
+        pairs = pairs[parts.earned[parts.places[pairs]] == 0]
+        if round(sum(whole.share[pairs].tolist()), 4) >= least:
+            whole.earned[place] = parts.earned[parts.places[pairs]] = 1.0 if len(pairs) == 1 else worth

@@ -54,13 +54,12 @@ class Overlaps:
 
 @dataclass(frozen=True)
 class PageMatch:
-    """What matched what on one page, at each of `thresholds`.
+    """What matched what on one page.
 
-    `pairs[t]` holds (ground truth, detection) positions, `iou` is (N, M), `truth_counts` (N,) and `detection_counts`
-    (M,) are True where a polygon takes part in the figures.
+    `pairs[t]` holds the (ground truth, detection) positions at threshold t, `iou` is (N, M), `truth_counts` (N,) and
+    `detection_counts` (M,) are True where a polygon takes part in the figures.
     """
 
-    thresholds: tuple[float, ...]
     pairs: dict[float, list[tuple[int, int]]]
     iou: Floats
     truth_counts: Mask
@@ -121,7 +120,7 @@ def match_overlaps(overlaps: Overlaps, skip: Mask, *, thresholds: Sequence[float
                 free_rows.remove(row)
                 free_columns.remove(column)
                 pairs[threshold].append((row, column))
-    return PageMatch(tuple(thresholds), pairs, iou, truth_counts, detection_counts)
+    return PageMatch(pairs, iou, truth_counts, detection_counts)
 
 
 def flags(ignored: npt.ArrayLike, count: int) -> Mask:
@@ -138,7 +137,7 @@ def summary(pages: Sequence[PageMatch]) -> dict[str, float]:
 
     Counts are added up before dividing, as the protocol does, so a page weighs as much as it has boxes.
     """
-    thresholds = pages[0].thresholds if pages else THRESHOLDS
+    thresholds = pages[0].pairs if pages else THRESHOLDS
     truth = sum(page.cared_truth for page in pages)
     detections = sum(page.cared_detections for page in pages)
     figures: dict[str, float] = {}

@@ -30,7 +30,7 @@ SIZED = ("@0.5", "deteval_", "cleval_")  # protocols whose figures are given by 
 # Sums over ground truth, then over detections; all that any figure needs.
 TRUTH = ("truth", *(f"found{at}" for at in AT), "deteval_earned", "characters", "characters_found", "cuts", "splits")
 DETECTED = ("detections", *(f"right{at}" for at in AT), "deteval_detections", "deteval_paid", "taken", "right", "false")
-DETECTED += ("merges", "merged", "written", "agreed")
+DETECTED += ("merges", "merged")
 COLUMNS = TRUTH + DETECTED
 
 
@@ -55,7 +55,6 @@ class PageScores:
         truth += [letters.truth, letters.detected, letters.cuts, letters.cuts > 0]
         detected = [self.iou.detection_counts, *right, areas.detection_counts, areas.detections]
         detected += [letters.taken, letters.right, letters.false, letters.merges, letters.merges > 0]
-        detected += [letters.written, letters.agreed]
         by_truth, by_detection = (np.eye(len(SIZES))[size] for size in (self.truth_size, self.detection_size))
         return np.concatenate([np.array(truth) @ by_truth, np.array(detected) @ by_detection]).T
 
@@ -75,20 +74,18 @@ def judge(
     ignored: npt.ArrayLike,
     texts: Sequence[str] | None,
     detections: Polygons,
-    detected_texts: Sequence[str] | None = None,
 ) -> PageScores:
     """Judge one page: polygons (P, 2) in the same pixels, `ignored` (N,) true where a ground truth does not count.
 
-    `texts` say how many characters each ground truth has; where all are empty, or with None, their shapes do. With
-    `detected_texts` CLEval compares these, too. Raises ShapeError if flags or texts have another length; no polygon,
-    however broken, raises.
+    `texts` say how many characters each ground truth has; where all are empty, or with None, their shapes do. Raises
+    ShapeError if flags or texts have another length; no polygon, however broken, raises.
     """
     skip = iou.flags(ignored, len(truth))
     boxes, detected = shapes(truth), shapes(detections)
     shared = iou.overlaps(boxes, detected)
     matched = iou.match_overlaps(shared, skip)
     transcriptions = texts if texts is not None and (len(texts) != len(truth) or any(texts)) else None
-    letters = cleval.judge(boxes, skip, transcriptions, detected, detected_texts)
+    letters = cleval.judge(boxes, skip, transcriptions, detected)
     sizes, detected_sizes = (np.searchsorted(EDGES, short_sides(shape), side="right") for shape in (boxes, detected))
     both = np.flatnonzero(matched.truth_counts[shared.rows] & (shared.shared > 0))
     both = both[np.argsort(shared.shared[both], kind="stable")]
@@ -99,9 +96,9 @@ def judge(
 def summary(pages: Iterable[PageScores]) -> dict[str, float]:
     """Return the figures over all pages: what was found and what counts is added up before dividing.
 
-    `hmean@T`, `precision@T`, `recall@T` for T 0.5, 0.7, 0.8; the same as `deteval_hmean` and `cleval_hmean`, and
-    `cleval_e2e_hmean` where detections had texts; those at 0.5, of DetEval and of CLEval also by size, as
-    `hmean@0.5/small`; `truth/small` counts the boxes; `pages`. Where there is nothing to count a figure is 0.
+    `hmean@T`, `precision@T`, `recall@T` for T 0.5, 0.7, 0.8; the same as `deteval_hmean` and `cleval_hmean`; those at
+    0.5, of DetEval and of CLEval also by size, as `hmean@0.5/small`; `truth/small` counts the boxes; `pages`. Where
+    there is nothing to count a figure is 0.
     """
     running = Running()
     for page in pages:
@@ -177,9 +174,6 @@ def _figures(row: Floats) -> dict[str, float]:
     cuts, merges, all_taken = at["cuts"], at["merges"], at["taken"] + at["false"]
     recalled, precise = max(0.0, at["characters_found"] - cuts), max(0.0, at["right"] - merges)
     values |= _three(recalled, at["characters"], precise, all_taken, before="cleval_")
-    if at["written"]:
-        recalled, precise = max(0.0, at["agreed"] - cuts), max(0.0, at["agreed"] - merges)
-        values |= _three(recalled, at["characters"], precise, at["written"], before="cleval_e2e_")
     return values
 
 

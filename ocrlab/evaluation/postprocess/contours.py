@@ -20,31 +20,26 @@ SAMPLED = 64  # one of so many rows is looked at
 STRIP = 1 << 17  # pixels that are first looked at
 
 
-def last(mask: Mask, count: int, first: tuple[int, int] = (0, 0)) -> Sequence[Outline]:
+def last(mask: Mask, count: int) -> Sequence[Outline]:
     """Return the first `count` outlines in OpenCV's order, those of holes too: the ones that begin lowest on the page.
 
-    `first` is where the first pixel of the mask is on the page (x, y). Of a busy mask only a strip at the bottom is
-    read: outlines that begin below its first row are all in it, whole.
+    Of a busy mask only a strip at the bottom is read: outlines that begin below its first row are all in it, whole.
     """
-    if mask.size == 0:
-        return ()
-    (height, width), (left, above) = mask.shape, first
+    height, width = mask.shape
     rows = STRIP // width + 2 if busy(mask) else height
     while True:
         top = max(height - rows, 0)
-        outlines = cv2.findContours(mask[top:], cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE, offset=(left, above + top))[0]
-        if top == 0 or (len(outlines) >= count and min(o[0, 0, 1] for o in outlines[:count]) > above + top):
+        outlines = cv2.findContours(mask[top:], cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE, offset=(0, top))[0]
+        if top == 0 or (len(outlines) >= count and min(o[0, 0, 1] for o in outlines[:count]) > top):
             return outlines[:count]
         rows *= 2
 
 
-def largest(mask: Mask, count: int, first: tuple[int, int] = (0, 0)) -> Sequence[Outline]:
+def largest(mask: Mask, count: int) -> Sequence[Outline]:
     """Return the `count` outer outlines of most area, in OpenCV's order; of a busy mask those of most pixels.
 
     What lies inside of a hole counts, too: a line in the middle of a seal whose text goes round.
     """
-    if mask.size == 0:
-        return ()
     if busy(mask):
         number, labels, facts, _ = cv2.connectedComponentsWithStats(mask)
         chosen = np.zeros(number, np.uint8)
@@ -53,7 +48,7 @@ def largest(mask: Mask, count: int, first: tuple[int, int] = (0, 0)) -> Sequence
     # Of a mask that is still busy the holes alone would be too many, and what is inside of them goes with them.
     way = cv2.RETR_EXTERNAL if busy(mask) else cv2.RETR_CCOMP
     outlines: Sequence[Outline]
-    outlines, tree = cv2.findContours(mask, way, cv2.CHAIN_APPROX_SIMPLE, offset=first)
+    outlines, tree = cv2.findContours(mask, way, cv2.CHAIN_APPROX_SIMPLE)
     if way == cv2.RETR_CCOMP and len(outlines):
         outlines = [outline for outline, parent in zip(outlines, tree[0, :, 3].tolist(), strict=True) if parent < 0]
     if len(outlines) <= count:

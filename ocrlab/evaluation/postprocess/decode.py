@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ocrlab.errors import ConfigError, ShapeError
 from ocrlab.evaluation.postprocess import contours, polygons, quads
-from ocrlab.evaluation.postprocess.box_scores import HeatMap, Map
+from ocrlab.evaluation.postprocess.box_scores import Map, text_mask
 from ocrlab.records import Detection
 
 
@@ -78,16 +78,16 @@ def decode(
         raise ConfigError("The unclip ratio cannot be used", got=repr(unclip), need='"exact" or a ratio above 0')
     if probability.size == 0:
         return Regions([], np.zeros(0, np.float32))
-    heat = HeatMap(np.ascontiguousarray(probability))
-    mask, first = heat.binarise(threshold)
+    heat = np.ascontiguousarray(probability)
+    mask = text_mask(heat, threshold)
     if size is None and to_page is None:
         size = (probability.shape[1], probability.shape[0])
     kind = quads if shape == "quad" else polygons
     if unclip == "exact":
-        outlines = contours.largest(mask, max_candidates, first)
+        outlines = contours.largest(mask, max_candidates)
         regions, scores = kind.exact(heat, outlines, shrink_ratio, min_size, box_threshold)
     else:
-        outlines = contours.last(mask, max_candidates, first)
+        outlines = contours.last(mask, max_candidates)
         regions, scores = kind.published(heat, outlines, float(unclip), min_size, box_threshold)
     shapes, there = on_page(regions, to_page, size, whole=unclip != "exact")
     return Regions(shapes, np.asarray(scores, dtype=np.float32)[there])

@@ -21,7 +21,6 @@ Map = NDArray[np.float32]
 ARC_TOLERANCE = 0.25  # pixels, Clipper's default
 OUTLINE, FLIP = 1, 2  # of a pixel: it is on the outline; from it on, inside and outside change places
 STEPS = 1 << 16  # a pixel in OpenCV's fixed-point numbers
-BITS_OF_1 = np.uint32(0x3F800000)  # the bits of 1 as float32; those of -0 and NaN are larger
 SUMS: set[str] = {"reassoc", "nsz"}  # sums may be taken in any order, several numbers at once
 
 
@@ -62,35 +61,6 @@ def mark(marks: NDArray[np.uint8], x0: int, y0: int, x1: int, y1: int) -> None:
         marks[y, x] ^= FLIP
         if place % STEPS == 0:  # the middle of a pixel: it belongs to what is on its left as well
             marks[y, x] |= OUTLINE
-
-
-@compiled_loops.entry(
-    "boolean(float32[:, ::1], float32, uint8[:, ::1], boolean[::1], uint8[::1])", error_model="numpy", fastmath=SUMS
-)
-def above(
-    values: Map, limit: np.float32, mask: NDArray[np.uint8], rows: NDArray[np.bool_], columns: NDArray[np.uint8]
-) -> bool:
-    """Set `mask` (h, w) to 1 where `values` are above `limit`, `rows` (h,) and `columns` (w,) where any of theirs is.
-
-    `columns` must be 0 before. Returns whether all values are certainly in 0..1: then no bits are larger than those
-    of 1. One short loop for each purpose, since the processor then takes 64 bytes at once, and a row stays in its
-    nearest cache.
-    """
-    largest = np.uint32(0)
-    for y in range(values.shape[0]):
-        value, bits, row = values[y], values[y].view(np.uint32), mask[y]
-        for x in range(len(row)):
-            row[x] = np.uint8(value[x] > limit)
-        for x in range(len(row)):
-            largest = max(largest, bits[x])
-        hit = np.uint8(0)
-        for x in range(len(row)):
-            hit |= row[x]
-        rows[y] = hit != 0
-        if hit:
-            for x in range(len(row)):
-                columns[x] |= row[x]
-    return bool(largest <= BITS_OF_1)
 
 
 @compiled_loops.entry("void(float32[:, ::1], int32[:, :, ::1], float64[::1])", error_model="numpy", fastmath=SUMS)

@@ -14,7 +14,7 @@ import pyclipper
 from numpy.typing import NDArray
 
 from ocrlab import geometry
-from ocrlab.evaluation.postprocess.box_scores import HeatMap, flat, kernels
+from ocrlab.evaluation.postprocess.box_scores import Map, flat, kernels, polygon_scores
 from ocrlab.evaluation.postprocess.contours import Outline
 from ocrlab.evaluation.postprocess.quads import GROWN
 
@@ -27,9 +27,7 @@ Points = NDArray[np.int32]
 Shapes = tuple[Sequence[NDArray[np.number]], list[float]]
 
 
-def published(
-    heat: HeatMap, outlines: Sequence[Outline], ratio: float, min_size: float, box_threshold: float
-) -> Shapes:
+def published(heat: Map, outlines: Sequence[Outline], ratio: float, min_size: float, box_threshold: float) -> Shapes:
     """Return simplified outlines (P, 2), moved outwards by area * ratio / perimeter with round joins, and their scores.
 
     What falls into several pieces, or gets a hole, is left out, as is what has fewer than 4 points.
@@ -46,7 +44,7 @@ def published(
     return [polygons[i] for i in chosen], [sure[i] for i in chosen]
 
 
-def exact(heat: HeatMap, outlines: Sequence[Outline], ratio: float, min_size: float, box_threshold: float) -> Shapes:
+def exact(heat: Map, outlines: Sequence[Outline], ratio: float, min_size: float, box_threshold: float) -> Shapes:
     """Return simplified outlines (P, 2) moved outwards, corners kept, until shrinking them would give the outline."""
     outlines = [o for o in outlines if cv2.contourArea(o) > 0 and min(cv2.minAreaRect(o)[1]) >= min_size]
     shapes, sure = simplified(heat, outlines, 3, box_threshold)
@@ -65,7 +63,7 @@ def exact(heat: HeatMap, outlines: Sequence[Outline], ratio: float, min_size: fl
 
 
 def simplified(
-    heat: HeatMap, outlines: Sequence[Outline], fewest: int, box_threshold: float
+    heat: Map, outlines: Sequence[Outline], fewest: int, box_threshold: float
 ) -> tuple[list[Points], list[float]]:
     """Return outlines with the points that they can do without left out (P, 2), and their scores.
 
@@ -73,7 +71,7 @@ def simplified(
     """
     fewer = [cv2.approxPolyDP(outline, TOLERANCE * cv2.arcLength(outline, True), True)[:, 0] for outline in outlines]
     shapes = [points for points in fewer if len(points) >= fewest]
-    scores = heat.polygon_scores(shapes)
+    scores = polygon_scores(heat, shapes)
     sure = np.flatnonzero(scores >= box_threshold)
     return [shapes[i] for i in sure], scores[sure].tolist()
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab import geometry
-from ocrlab.evaluation.postprocess.box_scores import HeatMap, kernels
+from ocrlab.evaluation.postprocess.box_scores import Map, box_scores, kernels
 from ocrlab.evaluation.postprocess.contours import Outline
 
 Boxes = NDArray[np.float32]  # (N, 4, 2), clockwise from the top left
@@ -27,27 +27,25 @@ GROWN = 2  # pixels that the short side must have gained when it was unclipped b
 ROOM = 64  # points for an unclipped quad, which is enough up to about 300 pixels
 
 
-def published(
-    heat: HeatMap, outlines: Sequence[Outline], ratio: float, min_size: float, box_threshold: float
-) -> Shapes:
+def published(heat: Map, outlines: Sequence[Outline], ratio: float, min_size: float, box_threshold: float) -> Shapes:
     """Return the smallest rectangles, moved outwards by area * ratio / perimeter, as the published method does.
 
     Corners are cut to whole pixels, offset by Clipper's rules with round joins, and boxed once more; they are not yet
     rounded. Scores are means over the rectangles before that.
     """
     boxes = corners_of(smallest(outlines, min_size)[0])
-    scores = heat.box_scores(boxes)
+    scores = box_scores(heat, boxes)
     sure = scores >= box_threshold
     boxes, scores = boxes[sure], scores[sure]
     grown, indices = smallest(unclipped(boxes, ratio), min_size + GROWN)
     return ordered(corners_of(grown)), scores[indices]
 
 
-def exact(heat: HeatMap, outlines: Sequence[Outline], ratio: float, min_size: float, box_threshold: float) -> Shapes:
+def exact(heat: Map, outlines: Sequence[Outline], ratio: float, min_size: float, box_threshold: float) -> Shapes:
     """Return the rectangles that shrink to these outlines, and their scores: means over the smallest rectangles."""
     outlines = [outline for outline in outlines if cv2.contourArea(outline) > 0]
     rectangles, indices = smallest(outlines, min_size)
-    scores = heat.box_scores(corners_of(rectangles))
+    scores = box_scores(heat, corners_of(rectangles))
     sure = np.flatnonzero(scores >= box_threshold)
     return regrown([rectangles[i] for i in sure], [outlines[indices[i]] for i in sure], ratio), scores[sure]
 

@@ -140,13 +140,6 @@ def test_pages_with_nothing_to_find_are_the_same_to_all_three(truth, ignored, de
     assert {figures[name] for name in HMEANS} == {hmean}
 
 
-def test_texts_of_detections_bring_the_end_to_end_figures() -> None:
-    line = box(0, 0, 100, 20)
-    figures = summary([judge([line], [False], ["total"], [line], ["tota1"])])
-    assert (figures["cleval_e2e_hmean"], figures["cleval_hmean"]) == (pytest.approx(0.8), 1)
-    assert "cleval_e2e_hmean" not in summary([judge([line], [False], ["total"], [line])])
-
-
 def test_the_interval_is_seeded_holds_the_figure_and_narrows_with_more_pages() -> None:
     pages = [synthetic_page(seed).judged() for seed in range(24)]
     low, high = interval(pages)

@@ -37,13 +37,13 @@ def test_box_scores_are_the_published_ones(margin: float) -> None:
     probability = np.random.default_rng(0).random((90, 130), dtype=np.float32)
     boxes = rectangles(2000, 130, 90, margin)
     wanted = [published(probability, box) for box in boxes]
-    np.testing.assert_allclose(box_scores.HeatMap(probability).box_scores(boxes), wanted, atol=1e-6)
+    np.testing.assert_allclose(box_scores.box_scores(probability, boxes), wanted, atol=1e-6)
 
 
 def test_a_polygon_score_is_the_mean_of_its_pixels_and_its_border() -> None:
     probability = np.arange(100, dtype=np.float32).reshape(10, 10) / np.float32(100)
     points = np.array([[2, 3], [5, 3], [5, 6], [2, 6]], np.int32)
-    score, line = box_scores.HeatMap(probability).polygon_scores([points, points[:2]])
+    score, line = box_scores.polygon_scores(probability, [points, points[:2]])
     assert score == pytest.approx(probability[3:7, 2:6].mean()) and line == pytest.approx(probability[3, 2:6].mean())
 
 
@@ -54,7 +54,7 @@ def test_a_single_value_that_is_not_finite_is_detected(value: float) -> None:
     probability = np.zeros((30, 40), np.float32)
     probability[29, 39] = value
     with pytest.raises(ShapeError, match="Given: .*1 (NaN|below|above).*Needed: float32 in"):
-        box_scores.HeatMap(probability).binarise(0.5)
+        box_scores.text_mask(probability, 0.5)
 
 
 Mask = NDArray[np.uint8]
@@ -138,7 +138,7 @@ def test_an_outline_grows_to_the_rectangle_that_shrinks_to_it(ratio: float) -> N
     inner = np.concatenate([inner, (inner + np.array([0, height - 2 * distance]))[::-1]]) + 20
     outline = np.rint(inner * 16).astype(np.int32)[:, None]  # sixteen steps a pixel
     probability = np.ones((int(height * 16) + 640, int(width * 16) + 640), np.float32)
-    quads_, scores = quads.exact(box_scores.HeatMap(probability), [outline], ratio, 0, 0.5)
+    quads_, scores = quads.exact(probability, [outline], ratio, 0, 0.5)
     wanted = np.array([[0, 0], [width, 0], [width, height], [0, height]]) + 20
     np.testing.assert_allclose(quads_[0] / 16, wanted, atol=0.5)
     assert scores.tolist() == [1]

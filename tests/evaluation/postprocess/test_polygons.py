@@ -7,11 +7,7 @@ import pytest
 import shapely
 from numpy.typing import NDArray
 
-from ocrlab.evaluation.postprocess import box_scores, decode, polygons
-
-
-def heat(probability: NDArray[np.float32]) -> box_scores.HeatMap:
-    return box_scores.HeatMap(probability)
+from ocrlab.evaluation.postprocess import decode, polygons
 
 
 def arc(width: float) -> NDArray[np.float64]:
@@ -50,21 +46,21 @@ def test_a_ring_comes_back_filled_or_not_at_all() -> None:
     nearly_closed = outline(np.array([[60, 60], [260.0, 60], [260, 260], [60, 260], [60, 64], [66, 64], [66, 254],
                                       [254, 254], [254, 66], [60, 66]]))  # fmt: skip
     page = painted(nearly_closed)
-    shapes, scores = polygons.published(heat(page), [nearly_closed], 4.0, 3, 0.0)
+    shapes, scores = polygons.published(page, [nearly_closed], 4.0, 3, 0.0)
     assert list(shapes) == [] and scores == [], "the offset closes the gap and leaves a hole"
-    shapes, _ = polygons.exact(heat(page), [nearly_closed], 0.4, 3, 0.0)
+    shapes, _ = polygons.exact(page, [nearly_closed], 0.4, 3, 0.0)
     assert len(shapes) == 1 and cv2.contourArea(shapes[0].astype(np.float32)) > 200 * 200
 
 
 def test_too_few_points_and_too_low_scores_are_passed_over() -> None:
     three = outline(np.array([[20, 20], [120.0, 20], [70, 90]]))
     page = painted(three)
-    assert len(polygons.simplified(heat(page), [three], 4, 0.5)[0]) == 0
-    assert len(polygons.simplified(heat(page), [three], 3, 0.5)[0]) == 1
-    assert len(polygons.simplified(heat(page * np.float32(0.4)), [three], 3, 0.5)[0]) == 0
-    assert len(polygons.published(heat(page), [three], 2.0, 3, 0.5)[0]) == 0
-    assert len(polygons.exact(heat(page), [three], 0.5, 3, 0.5)[0]) == 1
-    assert len(polygons.exact(heat(page), [three], 0.5, 100, 0.5)[0]) == 0
+    assert len(polygons.simplified(page, [three], 4, 0.5)[0]) == 0
+    assert len(polygons.simplified(page, [three], 3, 0.5)[0]) == 1
+    assert len(polygons.simplified(page * np.float32(0.4), [three], 3, 0.5)[0]) == 0
+    assert len(polygons.published(page, [three], 2.0, 3, 0.5)[0]) == 0
+    assert len(polygons.exact(page, [three], 0.5, 3, 0.5)[0]) == 1
+    assert len(polygons.exact(page, [three], 0.5, 100, 0.5)[0]) == 0
 
 
 def test_unclipped_polygons_are_those_of_clipper_or_none() -> None:
