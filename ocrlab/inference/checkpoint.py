@@ -106,7 +106,7 @@ def to_resume(path: Path, config: Config) -> dict[str, Any]:
             need=" ".join(f"{name}={wanted[name]}" for name in other),
             do="Restore the config, or start a new run",
         )
-    return about | {"gpus": len((content.get("random") or {}).get("cuda", ()))}
+    return about | {"gpus": sum(name.startswith("cuda") for name in content.get("random") or ())}
 
 
 def card(config: Config, step: int, metrics: dict[str, float]) -> dict[str, Any]:

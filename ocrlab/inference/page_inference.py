@@ -18,7 +18,6 @@ from ocrlab.data.dataset import Page
 from ocrlab.errors import ShapeError
 from ocrlab.evaluation import postprocess
 from ocrlab.evaluation.metrics import page_scores as scores
-from ocrlab.geometry import Polygon
 from ocrlab.model.dbnet import Detector
 from ocrlab.model.inference_graph import Fused, fused
 
@@ -69,18 +68,8 @@ def regions(
     heat: NDArray[np.float32], warp: NDArray[np.float64], size: tuple[int, int], post: Post, shrink_ratio: float
 ) -> postprocess.Regions:
     """Return polygons and scores in page pixels from a probability map; `size` is the page's (width, height)."""
-    return postprocess.decode(
-        heat,
-        threshold=post.threshold,
-        box_threshold=post.box_threshold,
-        unclip=post.unclip,
-        shrink_ratio=shrink_ratio,
-        shape=post.shape,
-        max_candidates=post.max_candidates,
-        min_size=post.min_size,
-        to_page=transforms.invert(warp),
-        size=size,
-    )
+    to_page = transforms.invert(warp)
+    return postprocess.decode(heat, **dict(post), shrink_ratio=shrink_ratio, to_page=to_page, size=size)
 
 
 def detect(
@@ -95,15 +84,6 @@ def detect(
 
 def judge(model: Detector, page: Page, config: Config, *, bf16: bool) -> scores.PageScores:
     """Return how IoU, DetEval and CLEval judge what the detector finds on an annotated page."""
-    return judge_with_polygons(model, page, config, bf16=bf16)[0]
-
-
-def judge_with_polygons(
-    model: Detector, page: Page, config: Config, *, bf16: bool
-) -> tuple[scores.PageScores, list[Polygon]]:
-    """Return the judgement of `judge`, and the polygons that it is about, in pixels of the page."""
-    heat = probability(model, page.canvas, bf16=bf16)
-    size = (page.sample.width, page.sample.height)
-    detected = regions(heat, page.warp, size, config.post, config.targets.shrink_ratio)
-    sample = page.sample
-    return scores.judge(sample.polygons, sample.ignored, sample.texts, detected.polygons), list(detected.polygons)
+    heat, sample = probability(model, page.canvas, bf16=bf16), page.sample
+    detected = regions(heat, page.warp, (sample.width, sample.height), config.post, config.targets.shrink_ratio)
+    return scores.judge(sample.polygons, sample.ignored, sample.texts, detected.polygons)

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,10 @@ from ocrlab.errors import ShapeError
 from ocrlab.evaluation import postprocess
 from ocrlab.hardware import host
 from ocrlab.inference import page_inference
-from ocrlab.model.dbnet import Detector as Network
 from ocrlab.records import Prediction
+
+if TYPE_CHECKING:
+    from ocrlab.inference.detector import Detector
 
 Image = NDArray[np.uint8]
 Source = Image | Path | str
@@ -37,14 +39,6 @@ T = TypeVar("T")
 THREADS = 4  # that read and post-process; one GPU is fed by as many
 OUT_OF_MEMORY = re.compile(r"out of memory|(?:can't|could not|failed to) allocate", re.IGNORECASE)  # in torch's words
 BATCH = 8  # pages on a GPU; on a CPU one page fills the cores, and more only take memory
-
-
-class Detector(Protocol):
-    """What pages are taken through."""
-
-    model: Network
-    config: Config
-    bf16: bool
 
 
 @dataclass(frozen=True)

@@ -48,14 +48,9 @@ class PageResult:
 
     def record(self) -> dict[str, Any]:
         """Return it as one JSON object: a prediction, or `{"schema", "image", "error"}`, and the path of the file."""
-        return record(self.file, self.page)
-
-
-def record(file: Path, page: Prediction | Problem) -> dict[str, Any]:
-    """Return a prediction, or a problem, as a JSON object that also has the path of the file."""
-    if isinstance(page, Prediction):
-        return to_json(page, file=str(file))
-    return {"schema": SCHEMA, "image": file.name, "error": page.message, "file": str(file)}
+        if isinstance(self.page, Prediction):
+            return to_json(self.page, file=str(self.file))
+        return {"schema": SCHEMA, "image": self.file.name, "error": self.page.message, "file": str(self.file)}
 
 
 def collect(paths: Sequence[Path]) -> list[Path | Problem]:
@@ -156,7 +151,7 @@ def writer(form: str, file: Path, page: Page, prediction: Prediction, regions: p
     if form == "icdar":
         return lambda path: reader.write_icdar(path, regions.polygons, [""] * len(regions))
     if form == "json":
-        text = json.dumps(record(file, prediction), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        text = json.dumps(PageResult(file, prediction).record(), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
         data = text.encode(errors="backslashreplace")
     else:
         assert page.image is not None, "stored for this"

@@ -77,26 +77,20 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Tally:
-    """Counts of one page with one setting: (T, 3) matched, truths, detections by threshold, perfect and coarse.
+class PageLosses:
+    """What the perfect map of a page loses, with V unclips.
 
-    `boxes` counts those of the ground truth by size bin, `matched` those of them that are found at AIM.
+    `counts` (V, 2, T, 3) are what is matched, truths and detections at each IoU threshold, on the perfect map and on
+    the coarse one; `boxes` are those that count by size bin, and `matched` for each unclip those of them that are
+    found at AIM. The rest is as in `Row`.
     """
 
-    perfect: NDArray[np.int64]
-    coarse: NDArray[np.int64]
+    counts: NDArray[np.int64]
     boxes: Counter[str]
-    matched: Counter[str]
-
-
-@dataclass(frozen=True)
-class PageLosses:
-    """The boxes that the perfect map of a page loses, as in `Row`, and its tallies with each unclip."""
-
+    matched: list[Counter[str]]
     vanished: list[Box]
     thin: list[Box]
     merged: list[tuple[Box, ...]]
-    tallies: list[Tally]
 
 
 def sweep(
@@ -130,18 +124,15 @@ def sweep(
                 tick(len(done), len(index.samples))
     rows = []
     for pages, variants in zip(zip(*done, strict=True), grid, strict=True):
-        for number, variant in enumerate(variants):
-            tallies = [page.tallies[number] for page in pages]
-            boxes, matched = Counter[str](), Counter[str]()
-            for tally in tallies:
-                boxes.update(tally.boxes)
-                matched.update(tally.matched)
+        counts, boxes = sum(page.counts for page in pages), sum((page.boxes for page in pages), Counter[str]())
+        for number, (variant, (perfect, coarse)) in enumerate(zip(variants, counts, strict=True)):
+            matched = sum((page.matched[number] for page in pages), Counter[str]())
             row = Row(
                 long_side=variant.evaluate.long_side,
                 shrink_ratio=variant.targets.shrink_ratio,
                 unclip=variant.post.unclip,
-                hmean=_hmeans(sum(tally.perfect for tally in tallies)),
-                coarse=_hmeans(sum(tally.coarse for tally in tallies)),
+                hmean=_hmeans(perfect),
+                coarse=_hmeans(coarse),
                 bins={name: (boxes[name], matched[name]) for name in BINS if boxes[name]},
                 vanished=tuple(box for page in pages for box in page.vanished),
                 thin=tuple(box for page in pages for box in page.thin),
@@ -191,37 +182,36 @@ def _page(sample: Sample, variants: Sequence[Config]) -> PageLosses:
     chosen, size = variants[0], (sample.width, sample.height)
     warp, (width, height) = transforms.letterbox(size, chosen.evaluate)
     moved = [np.rint(transforms.warp_points(polygon, warp)) for polygon in sample.polygons]  # as `training_crop` does
-    targets = target_maps.make(
-        moved,
-        sample.ignored,
-        (height, width),
-        shrink_ratio=chosen.targets.shrink_ratio,
-        threshold_range=chosen.targets.threshold_range,
-        min_text_size=chosen.targets.min_text_size,
-    )
+    targets = target_maps.make(moved, sample.ignored, (height, width), **dict(chosen.targets))
     heat = targets.shrink_map
     shorts = [short_side(polygon) for polygon in sample.polygons]
-    tallies = []
+    counts, matched = [], []
     for config in variants:
-        matches = []
-        for page_map in (heat, through_stride(heat)):
-            regions = page_inference.regions(page_map, warp, size, config.post, config.targets.shrink_ratio)
-            matches.append(iou.match(sample.polygons, sample.ignored, regions.polygons))
-        full, coarse = (
-            np.array([(match.matched(t), match.cared_truth, match.cared_detections) for t in match.thresholds])
-            for match in matches
+        perfect, coarse = (
+            iou.match(
+                sample.polygons,
+                sample.ignored,
+                page_inference.regions(page_map, warp, size, config.post, config.targets.shrink_ratio).polygons,
+            )
+            for page_map in (heat, through_stride(heat))
         )
-        counted = np.flatnonzero(matches[0].truth_counts).tolist()
-        hits = {truth for truth, _ in matches[0].pairs[AIM]}
-        boxes, matched = (Counter(bin_of(shorts[i]) for i in places) for places in (counted, hits & set(counted)))
-        tallies.append(Tally(full, coarse, boxes, matched))
+        counts.append(
+            [
+                [(match.matched(t), match.cared_truth, match.cared_detections) for t in iou.THRESHOLDS]
+                for match in (perfect, coarse)
+            ]
+        )
+        counted = set(np.flatnonzero(perfect.truth_counts).tolist())
+        matched.append(Counter(bin_of(shorts[i]) for i in counted & {truth for truth, _ in perfect.pairs[AIM]}))
     lost = [Box(sample.name, i, round(short, 1)) for i, short in enumerate(shorts)]
     inner = {i: shrunk(moved[i], chosen.targets.shrink_ratio) for i in np.flatnonzero(~targets.ignored).tolist()}
     return PageLosses(
+        counts=np.array(counts),
+        boxes=Counter(bin_of(shorts[i]) for i in counted),
+        matched=matched,
         vanished=[lost[i] for i in np.flatnonzero(targets.ignored & ~sample.ignored)],
         thin=[lost[i] for i, p in inner.items() if len(p) and min(cv2.minAreaRect(p)[1]) < chosen.post.min_size],
         merged=[tuple(lost[i] for i in group) for group in touching(inner, heat)],
-        tallies=tallies,
     )
 
 
@@ -250,10 +240,9 @@ def through_stride(heat: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.clip(again, 0, 1, dtype=np.float32)
 
 
-def _hmeans(total: NDArray[np.int64] | int) -> dict[float, float]:
+def _hmeans(total: NDArray[np.int64]) -> dict[float, float]:
     """Return hmean by threshold from counts (T, 3) over all pages: matched, truths, detections."""
-    rows = np.asarray(total).tolist()
     return {
         t: iou.harmonic_mean(matched / detections if detections else 0.0, matched / truths if truths else 0.0)
-        for t, (matched, truths, detections) in zip(iou.THRESHOLDS, rows, strict=True)
+        for t, (matched, truths, detections) in zip(iou.THRESHOLDS, total.tolist(), strict=True)
     }
