@@ -148,9 +148,7 @@ def training_crop(
         [p for p, s in zip(moved, visible, strict=True) if s],
         np.asarray(sample.ignored, dtype=bool)[np.asarray(visible, dtype=bool)],
         (crop, crop),
-        shrink_ratio=config.targets.shrink_ratio,
-        threshold_range=config.targets.threshold_range,
-        min_text_size=config.targets.min_text_size,
+        **dict(config.targets),
     )
     return canvas, maps
 

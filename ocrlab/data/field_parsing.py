@@ -105,11 +105,30 @@ def kind(value: Any) -> str:
     return f"a list of {len(value)}" if isinstance(value, list) else json.dumps(value)[:80]
 
 
-def line_of(text: str, *keys: str) -> int | None:
-    """Return the line of the last of nested `keys` in a JSON text: the parser reports no positions."""
-    at = 0
-    for key in keys:
-        at = max(text.find(form, at) for form in {json.dumps(key), json.dumps(key, ensure_ascii=False)})
-        if at < 0:
+class Lines:
+    """The lines of keys in a JSON text, of which the parser reports no positions.
+
+    A search begins where the last one ended: thousands of pages of one file may be reported, in its order.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at, self.line = 0, 1
+
+    def of(self, *keys: str) -> int | None:
+        """Return the line of the last of nested `keys`, None if they are not in the text."""
+        place = self._find(keys, self.at)
+        place = self._find(keys, 0) if place < 0 else place
+        if place < 0:
             return None
-    return text.count("\n", 0, at) + 1
+        self.line += self.text.count("\n", self.at, place) - self.text.count("\n", place, self.at)
+        self.at = place
+        return self.line
+
+    def _find(self, keys: Sequence[str], place: int) -> int:
+        for key in keys:
+            forms = {json.dumps(key), json.dumps(key, ensure_ascii=False)}
+            place = max(self.text.find(form, place) for form in forms)
+            if place < 0:
+                break
+        return place

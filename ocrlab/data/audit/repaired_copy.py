@@ -17,7 +17,6 @@ from ocrlab.data.audit.raw_annotations import Raw, pages
 from ocrlab.data.formats.convert import write_whole
 from ocrlab.data.formats.icdar import write_icdar
 from ocrlab.data.image_io import read_file, read_header
-from ocrlab.errors import DataError
 
 GONE = ("unreadable_image", "unreadable_annotation", "wrong_size", "duplicate_page", "leak", "swapped", "exif")
 DROPPED = ("invalid", "zero_area", "duplicate_box", "no_ink", "narrow")  # with severity error
@@ -50,8 +49,6 @@ def copy(
     are clipped, the others put in order.
     """
     done = CleanedCopy(Path(folder).expanduser())
-    if done.folder.exists() and (not done.folder.is_dir() or any(done.folder.iterdir())):
-        raise DataError(f"{done.folder} already exists", need="a new or empty folder", do="Name another one")
     by_page: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         by_page.setdefault((finding.split, finding.page), []).append(finding)

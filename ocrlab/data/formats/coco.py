@@ -92,7 +92,7 @@ TEXTS = ("text", "utf8_string", "transcription")
 POLYGONS = ("mask", "polygon", "points")  # of COCO-Text 2, COCO-Text 1, TextOCR
 
 
-def coco(data: dict[str, Any], _text: str) -> tuple[list[Entry], list[str]]:
+def coco(data: dict[str, Any], _lines: object) -> tuple[list[Entry], list[str]]:
     """Return the pages of a COCO JSON; every category is taken as text."""
     images, annotations, categories = data["images"], data.get("annotations"), data.get("categories")
     if not isinstance(annotations, list):
@@ -140,7 +140,7 @@ def _coco_box(annotation: dict[str, Any]) -> tuple[Polygon, str, bool]:
     return np.asarray(shapely.get_coordinates(hull)[:-1], np.float32), text, ignored
 
 
-def coco_text(data: dict[str, Any], _text: str) -> tuple[list[Entry], list[str]]:
+def coco_text(data: dict[str, Any], _lines: object) -> tuple[list[Entry], list[str]]:
     """Return the pages of a COCO-Text or TextOCR JSON, each with the split of its `set`."""
     images, annotations, index = (data.get(key) for key in ("imgs", "anns", "imgToAnns"))
     if not isinstance(images, dict) or not isinstance(annotations, dict) or not isinstance(index, dict | None):

@@ -87,9 +87,6 @@ def _check(source: Path, target: Path, to: str, images: Images) -> None:
         raise DataError("Unknown format to write", got=to, need=f"one of {', '.join(WRITERS)}")
     if to == "shards" and images != "copy":
         raise DataError("Shards hold the images themselves", got=f"--images {images}", need="--images copy")
-    if os.path.lexists(target):
-        do = "Name another one; nothing is overwritten"
-        raise DataError(f"{target} already exists", need="a new folder", do=do)
     if not source.exists():
         reader.open_pages(source, "train")  # says what is there instead
     home = (source if source.is_dir() else source.parent).resolve()
@@ -102,9 +99,19 @@ def pages_lost(result: Conversion) -> bool:
     return bool(result.lost[LEFT_OUT] or result.lost[CUT_OFF])
 
 
+def _refuse_existing(target: Path) -> None:
+    if os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):
+        do = "Name another one; nothing is overwritten"
+        raise DataError(f"{target} already exists", need="a new or empty folder", do=do)
+
+
 @contextmanager
 def write_whole(target: Path) -> Iterator[Path]:
-    """Yield a folder to write into, that becomes `target` if all goes well and is removed if not; raises DataError."""
+    """Yield a folder to write into, that becomes `target` if all goes well and is removed if not.
+
+    Raises DataError where it cannot, or where `target` is there and not an empty folder.
+    """
+    _refuse_existing(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -116,8 +123,7 @@ def write_whole(target: Path) -> Iterator[Path]:
         mask = os.umask(0o077)
         os.umask(mask)
         folder.chmod(0o777 & ~mask)
-        if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
-            raise DataError(f"{target} was created by another process meanwhile", need="a new folder")
+        _refuse_existing(target)  # another process may have made it meanwhile
         folder.rename(target)
     except OSError as error:
         raise DataError(

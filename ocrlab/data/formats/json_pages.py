@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from ocrlab.data.annotations import IGNORED, Boxes, BoxReader, Entry, PageError
-from ocrlab.data.field_parsing import are_positions, first, flag, flat_points, kind, line_of, parse, rectangle, string
+from ocrlab.data.field_parsing import Lines, are_positions, first, flag, flat_points, kind, parse, rectangle, string
 from ocrlab.data.field_parsing import points as parse_points
 from ocrlab.geometry import Polygon
 from ocrlab.records import SCHEMA
@@ -32,18 +32,18 @@ PAGE = '{"image": NAME, "boxes": [{"points": [[x, y], ...]}]}'
 LISTS = ("boxes", "polygons", "detections")
 
 
-def ufo(data: dict[str, Any], text: str) -> tuple[list[Entry], list[str]]:
+def ufo(data: dict[str, Any], lines: Lines) -> tuple[list[Entry], list[str]]:
     """Return the pages of a UFO JSON."""
-    return [Entry(name, partial(_ufo_page, text, name, page)) for name, page in data["images"].items()], []
+    return [Entry(name, partial(_ufo_page, lines, name, page)) for name, page in data["images"].items()], []
 
 
-def _ufo_page(text: str, name: str, content: Any) -> Boxes:
+def _ufo_page(lines: Lines, name: str, content: Any) -> Boxes:
     words = content.get("words") if isinstance(content, dict) else None
     if not isinstance(words, dict):
         got = kind(content if words is None else words)
-        raise PageError("no words", line=line_of(text, name), got=got, need=UFO)
+        raise PageError("no words", line=lines.of(name), got=got, need=UFO)
     read = _box_reader(("points",), ("transcription",), ("illegibility",))
-    return Boxes().read("word {!r}", words.items(), read, line=lambda key: line_of(text, name, key))
+    return Boxes().read("word {!r}", words.items(), read, line=lambda key: lines.of(name, key))
 
 
 def page(data: dict[str, Any]) -> tuple[Any, Boxes]:

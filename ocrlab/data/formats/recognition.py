@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ocrlab.data.annotations import Boxes, Entry, Page, PageError, page_errors, read_text
-from ocrlab.data.field_parsing import kind, line_of, parse
+from ocrlab.data.field_parsing import Lines, kind, parse
 from ocrlab.data.folder_layouts import Source
 from ocrlab.data.formats import coco, curved_text, icdar, json_pages
 from ocrlab.data.page_files import locate, pair
@@ -103,7 +103,7 @@ def pages(source: Source, split: str) -> tuple[list[Reader], list[PageError], li
         return [partial(_row, source, None, row) for row in (data if isinstance(data, list) else [data])], [], []
     try:
         with page_errors(file):
-            entries, notes = _recognised(SETS, data)(data, text)
+            entries, notes = _recognised(SETS, data)(data, lines := Lines(text))
     except PageError as error:
         raise error.within(file=file) from None
     chosen = [entry for entry in entries if entry.split == split]
@@ -113,7 +113,7 @@ def pages(source: Source, split: str) -> tuple[list[Reader], list[PageError], li
     elif len(names) > 1:
         got = f"splits {', '.join(names)}"
         raise DataError(f"{file} has no split {split!r}", got=got, need="one of them", do="Choose one of them")
-    return [partial(_entry, source, text, entry) for entry in chosen or entries], [], notes
+    return [partial(_entry, source, lines, entry) for entry in chosen or entries], [], notes
 
 
 def _lines(source: Source, text: str) -> list[Reader]:
@@ -127,7 +127,7 @@ def splits(file: Path) -> list[str]:
     text = read_text(file, lines=True)
     data = parse(text) if not _is_lines(text) else None
     matches = _fitting(SETS, data)
-    entries = matches[0][2](data, text)[0] if len(matches) == 1 else []
+    entries = matches[0][2](data, Lines(text))[0] if len(matches) == 1 else []
     return sorted({entry.split for entry in entries if entry.split})
 
 
@@ -159,12 +159,12 @@ def _row(source: Source, number: int | None, row: Any) -> Page:
     return Page(_page_name(name, image, source), image, source.annotations, number, boxes)
 
 
-def _entry(source: Source, text: str, entry: Entry) -> Page:
+def _entry(source: Source, lines: Lines, entry: Entry) -> Page:
     file, name = source.annotations, entry.image
     try:
         image = locate(name, source)
     except PageError as error:
-        raise error.within(file=file, line=line_of(text, name) if isinstance(name, str) else None) from None
+        raise error.within(file=file, line=lines.of(name) if isinstance(name, str) else None) from None
     try:
         with page_errors(file):
             return Page(_page_name(name, image, source), image, file, None, entry.read())

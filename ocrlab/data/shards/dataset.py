@@ -112,8 +112,6 @@ class Readers(Sequence[Reader]):
         return len(self.pages.rows)
 
     def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            return [self[number] for number in range(*place.indices(len(self)))]
         if not 0 <= place < len(self):
             raise IndexError(f"page {place} of {len(self)}")
         return lambda: self.pages.page(place)[0]

@@ -194,7 +194,7 @@ class _Builder:
         """Judge one page and write its row."""
         key, image, annotation = pair.key.encode("utf-8", "surrogateescape"), pair.image, pair.annotation
         place = f"{tar.name}/{pair.key.encode('utf-8', 'replace').decode()}"
-        wrong = pair.wrong[0] if pair.wrong else ""
+        wrong = pair.wrong
         if not wrong and key in self.keys:  # two pages of one name cannot be distinguished
             wrong = "occurs twice; only the first entry counts"
         elif not wrong and len(key) >= 2**16:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ocrlab import safe_read
@@ -32,7 +32,7 @@ class Pair:
     key: str
     image: Member | None = None
     annotation: Member | None = None
-    wrong: list[str] = field(default_factory=list)
+    wrong: str = ""
 
 
 def key_of(name: str) -> str:
@@ -59,9 +59,7 @@ def pairs(tar: Path) -> Iterator[Pair]:
             _sort(by_name, info, tar)
     except PageError as error:
         cut = error
-    for pair in by_name.values():
-        if pair.image or pair.annotation or pair.wrong:
-            yield pair
+    yield from by_name.values()
     if cut:
         raise cut
 
@@ -131,13 +129,15 @@ def _sort(by_name: dict[str, Pair], info: tarfile.TarInfo, tar: Path) -> None:
         return  # folders, hidden files, and what other tools keep beside a page
     pair = by_name.setdefault(str(path.parent / stem), Pair(str(path.parent / stem)))
     place = "annotation" if kind == ".json" else "image"
+    if pair.wrong:
+        return
     if path.is_absolute() or ".." in path.parts:
-        pair.wrong.append(f"{info.name!r} leads out of the folder")
+        pair.wrong = f"{info.name!r} leads out of the folder"
     elif not info.isreg() or info.sparse is not None:
-        pair.wrong.append(f"{info.name!r} is a link or has holes; pack the file itself: tar --hard-dereference -h")
+        pair.wrong = f"{info.name!r} is a link or has holes; pack the file itself: tar --hard-dereference -h"
     elif info.size > LARGEST:
-        pair.wrong.append(f"{info.name!r} has {info.size:,} bytes, more than any page")
+        pair.wrong = f"{info.name!r} has {info.size:,} bytes, more than any page"
     elif getattr(pair, place) is not None:
-        pair.wrong.append(f"it has two files of a kind: {getattr(pair, place).inside!r} and {info.name!r}")
+        pair.wrong = f"it has two files of a kind: {getattr(pair, place).inside!r} and {info.name!r}"
     else:
         setattr(pair, place, Member(tar, info.offset_data, info.size, str(path)))

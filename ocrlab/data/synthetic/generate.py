@@ -1,19 +1,17 @@
-"""Synthetic receipts: seeded pages with exact polygons of lines and words, and the folder of samples made of them."""
+"""Synthetic receipts: seeded pages with exact polygons of their lines, and the folder of samples made of them."""
 
 from __future__ import annotations
 
 import hashlib
-import re
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ocrlab.data.formats.convert import write_whole
 from ocrlab.data.formats.icdar import write_icdar
 from ocrlab.data.synthetic import decorations, photo_effects, typesetting
 from ocrlab.data.synthetic.receipt_layout import Sheet, layout
@@ -23,11 +21,9 @@ from ocrlab.errors import DataError
 SPLITS = {"train": 0, "val": 2**19}  # where the page numbers of a split begin
 PER_SEED = 2**20  # page numbers of one seed
 SUMS = "SHA256SUMS"  # what `make` wrote, in the format of sha256sum
-TITLE = "# Synthetic receipts"
-GENERATED = re.compile(r"README\.md|(?:train|val)/(?:images/receipt_\d{3,}\.jpg|gts/gt_receipt_\d{3,}\.txt)")
 SMALLEST = (320, 480)  # pixels; below, the letters are too small to read
 
-README = f"""{TITLE}
+README = f"""# Synthetic receipts
 
 {{train}} pages for training and {{val}} for validation, drawn by `ocrlab/data/synthetic/generate.py`; no real
 shop, person or receipt is shown. `gts/gt_NAME.txt` has one line a text box, as in ICDAR 2015 and SROIE:
@@ -45,15 +41,13 @@ Quad = NDArray[np.float32]
 class Page:
     """A photographed receipt: `image` (H, W, 3) RGB uint8, which is what `jpeg` decodes to, and its exact annotation.
 
-    `lines` are the text boxes as SROIE cuts them, `words` their words: quads (4, 2) float32 of xy in pixels, clockwise
-    from the top left of the text, each with its transcription in `texts` and `word_texts`.
+    `lines` are the text boxes as SROIE cuts them: quads (4, 2) float32 of xy in pixels, clockwise from the top left of
+    the text, each with its transcription in `texts`.
     """
 
     image: NDArray[np.uint8]
     lines: list[Quad]
     texts: list[str]
-    words: list[Quad]
-    word_texts: list[str]
     jpeg: bytes
 
 
@@ -89,25 +83,16 @@ def page(seed: int, *, width: int | None = None, height: int | None = None) -> P
     decoded = cv2.imdecode(coded, cv2.IMREAD_COLOR)
     assert decoded is not None, "a picture that was just coded can be decoded"
     image = np.ascontiguousarray(decoded[:, :, ::-1], dtype=np.uint8)
-    return Page(image, *_annotate(sheet, matrix), coded.tobytes())
+    return Page(image, annotate(sheet, matrix), [piece.text for piece in sheet.pieces], coded.tobytes())
 
 
-def _annotate(sheet: Sheet, matrix: photo_effects.Matrix) -> tuple[list[Quad], list[str], list[Quad], list[str]]:
-    """Return lines, their texts, words and their texts, as the page shows them."""
-
-    def on_page(box: typesetting.Box) -> Quad:
-        x0, y0, x1, y1 = box
+def annotate(sheet: Sheet, matrix: photo_effects.Matrix) -> list[Quad]:
+    """Return the text boxes of a sheet as the page shows them."""
+    lines = []
+    for x0, y0, x1, y1 in map(typesetting.box, sheet.pieces):
         corners = ((x0, y0), (x1, y0), (x1, y1), (x0, y1))
-        return np.array([photo_effects.project(matrix, x, y) for x, y in corners], np.float32)
-
-    words = [word for piece in sheet.pieces for word in typesetting.words(piece)]
-    lines = [on_page(typesetting.box(piece)) for piece in sheet.pieces]
-    return (
-        lines,
-        [piece.text for piece in sheet.pieces],
-        [on_page(box) for _, box in words],
-        [text for text, _ in words],
-    )
+        lines.append(np.array([photo_effects.project(matrix, x, y) for x, y in corners], np.float32))
+    return lines
 
 
 def make(
@@ -118,20 +103,16 @@ def make(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Summary:
-    """Write `train` and `val` receipts under `folder`, which is new, empty, or made by this function and not edited.
+    """Write `train` and `val` receipts to a new or empty `folder`; all of it is written or nothing.
 
-    `progress(done, total)` is called after each page. Raises DataError before anything would be overwritten; until the
-    last page is done the folder is not touched.
+    `progress(done, total)` is called after each page. Raises DataError for a folder with files in it.
     """
     wanted = {"train": train, "val": val}
     if min(wanted.values()) < 0 or max(wanted.values()) > SPLITS["val"]:
         raise DataError("Number of pages is out of range", got=wanted, need=f"0 to {SPLITS['val']} pages in each split")
     folder = Path(folder)
-    old = _generated_files(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
     lines = done = 0
-    with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as work:
-        stage = Path(work)
+    with write_whole(folder) as stage:
         for split, count in wanted.items():
             for kind in ("images", "gts"):
                 (stage / split / kind).mkdir(parents=True)
@@ -143,41 +124,8 @@ def make(
                 if progress is not None:
                     progress(done, train + val)
         (stage / "README.md").write_text(README.format(train=train, val=val, seed=seed), encoding="utf-8", newline="\n")
-        new = sorted(path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file())
-        sums = "".join(f"{_digest(stage / name)}  {name}\n" for name in new)
-        (stage / SUMS).write_text(sums, newline="\n")
-        new.append(SUMS)
-        for name in sorted(set(new) - set(old)):
-            if (folder / name).exists():
-                do = "Move it away, or name another folder"
-                raise DataError(f"{folder / name} was not made by this command", do=do)
-        for name in old:
-            (folder / name).unlink(missing_ok=True)
-        for name in new:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(stage / name, folder / name)
-    return Summary(folder, train, val, lines, sum((folder / name).stat().st_size for name in new))
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _generated_files(folder: Path) -> list[str]:
-    """Return the files that an earlier `make` left in the folder; raises DataError where something else is there."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return []
-    sums = folder / SUMS
-    rows = sums.read_text(encoding="utf-8", errors="replace").splitlines() if sums.is_file() else []
-    parted = [row.partition("  ")[::2] for row in rows]
-    about = (folder / "README.md").read_bytes() if (folder / "README.md").is_file() else TITLE.encode()
-    generated = all(GENERATED.fullmatch(name) for _, name in parted) and about.startswith(TITLE.encode())
-    if not parted or not generated:  # anybody may have a file of checksums
-        raise DataError(f"{folder} is not empty, and its files were not made by this command", do="Name another folder")
-    names = []
-    for digest, name in parted:
-        path = folder / name
-        if not path.resolve().is_relative_to(folder.resolve()) or (path.exists() and _digest(path) != digest):
-            raise DataError(f"{path} was changed after it was made", do="Move it away, or name another folder")
-        names.append(name)
-    return [*names, SUMS]
+        files = sorted(path for path in stage.rglob("*") if path.is_file())
+        digests = {file.relative_to(stage).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+        (stage / SUMS).write_text("".join(f"{sum}  {name}\n" for name, sum in digests.items()), newline="\n")
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return Summary(folder, train, val, lines, size)

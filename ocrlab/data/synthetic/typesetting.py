@@ -1,4 +1,4 @@
-"""Letters on paper: where each glyph goes, the exact boxes of lines and words, and the ink itself.
+"""Letters on paper: where each glyph goes, the exact boxes of the texts, and the ink itself.
 
 Boxes come from the font's own tables in font units, not from the rasteriser, so that annotations do not change with
 the version of FreeType. Every glyph is then drawn at the place which those tables give it, without kerning.
@@ -7,9 +7,9 @@ the version of FreeType. Every glyph is then drawn at the place which those tabl
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 
 import matplotlib
@@ -74,35 +74,22 @@ def length(text: str, font: str, size: float, stretch: float = 1.0) -> float:
     return sum(metrics.advance[letter] for letter in text) * size * stretch / metrics.units
 
 
-def box(piece: Piece, start: int = 0, stop: int | None = None) -> Box:
-    """Return the box of the characters start..stop: their ink and the margin, in pixels of paper."""
+def box(piece: Piece) -> Box:
+    """Return the box of a piece: its ink and the margin, in pixels of paper."""
     metrics = face(piece.font)
     across, down, margin = piece.size * piece.stretch / metrics.units, piece.size / metrics.units, MARGIN * piece.size
-    left, top, right, bottom, pen = [], [], [], [], 0
-    for place, letter in enumerate(piece.text[:stop]):
-        if place >= start and letter in metrics.ink:
-            x0, y0, x1, y1 = metrics.ink[letter]
-            left.append(pen + x0)
-            right.append(pen + x1)
-            top.append(-y1)
-            bottom.append(-y0)
-        pen += metrics.advance[letter]
-    assert left, f"no ink in characters {start}..{stop} of {piece.text!r}"
+    starts = accumulate((metrics.advance[letter] for letter in piece.text), initial=0)
+    inked = [
+        (pen, metrics.ink[letter]) for pen, letter in zip(starts, piece.text, strict=False) if letter in metrics.ink
+    ]
+    left, right = min(pen + x0 for pen, (x0, *_) in inked), max(pen + x1 for pen, (_, _, x1, _) in inked)
+    low, high = min(y0 for _, (_, y0, *_) in inked), max(y1 for _, (*_, y1) in inked)
     return (
-        piece.x + min(left) * across - margin,
-        piece.y + min(top) * down - margin,
-        piece.x + max(right) * across + margin,
-        piece.y + max(bottom) * down + margin,
+        piece.x + left * across - margin,
+        piece.y - high * down - margin,
+        piece.x + right * across + margin,
+        piece.y - low * down + margin,
     )
-
-
-def words(piece: Piece) -> Iterator[tuple[str, Box]]:
-    """Yield each word of the piece with its box, left to right."""
-    start = 0
-    for word in piece.text.split(" "):
-        if word:
-            yield word, box(piece, start, start + len(word))
-        start += len(word) + 1
 
 
 def draw(piece: Piece, plane: NDArray[np.uint8]) -> None:

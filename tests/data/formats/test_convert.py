@@ -105,6 +105,7 @@ def test_text_that_would_be_read_as_points_is_refused(source: Path, tmp_path: Pa
 def test_nothing_is_overwritten_and_nothing_is_half_there(source: Path, tmp_path: Path, monkeypatch) -> None:
     before = {path: path.stat().st_mtime_ns for path in source.rglob("*")}
     (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine").touch()
     for target, says in ((tmp_path / "there", "already exists"), (source / "new", "lies inside")):
         with pytest.raises(DataError, match=says):
             convert(source, target, "coco")
@@ -117,7 +118,7 @@ def test_nothing_is_overwritten_and_nothing_is_half_there(source: Path, tmp_path
         with pytest.raises(DataError, match="cannot be written. Given: No space left"):
             convert(source, tmp_path / "new", "coco")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "there"]
-    assert not list((tmp_path / "there").iterdir())
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["mine"]
     assert {path: path.stat().st_mtime_ns for path in source.rglob("*")} == before
 
 

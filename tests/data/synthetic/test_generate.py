@@ -63,8 +63,7 @@ def test_polygons_hold_all_ink_of_their_text_and_little_else(seed: int) -> None:
     sheet = receipt_layout.layout(Dice(seed, 1), 520, 900)
     matrix = photo_effects.place(Dice(seed, 2), (sheet.width, sheet.height), (600, 960))
     u, v = photo_effects.paper_coordinates(matrix, 600, 960)
-    lines, texts, words, word_texts = generate._annotate(sheet, matrix)
-    assert " ".join(texts).split() == word_texts
+    lines = generate.annotate(sheet, matrix)
     pieces = [replace(piece, inverse=False) for piece in sheet.pieces]
     for piece, line in list(zip(pieces, lines, strict=True))[::5]:
         plane = np.zeros((sheet.height * typesetting.SCALE, sheet.width * typesetting.SCALE), np.uint8)
@@ -78,8 +77,6 @@ def test_polygons_hold_all_ink_of_their_text_and_little_else(seed: int) -> None:
         for start in range(4):  # each side has ink near it
             side = shapely.linestrings(line[[start, (start + 1) % 4]])
             assert shapely.distance(centres, side).min() < margin + 1.6, piece.text
-        inside = [word for word in words if shapely.covers(quad.buffer(0.01), shapely.polygons(word))]
-        assert len(inside) >= len(piece.text.split())
 
 
 @pytest.mark.parametrize(("split", "place"), [("train", 0), ("train", 47), ("val", 15)])
@@ -107,60 +104,15 @@ def test_make_writes_a_folder_and_its_checksums(tmp_path: Path) -> None:
     assert data_set.lines == sum(len(read(tmp_path / "a" / split)["receipt_000"][0]) for split in ("train", "val"))
     assert files["train/images/receipt_000.jpg"].read_bytes() == generate.page(0).jpeg
     assert list(tmp_path.iterdir()) == [tmp_path / "a"]  # no staging folder is left
-    generate.make(tmp_path / "a", train=1, val=0, seed=1)
-    assert not (tmp_path / "a/val/images/receipt_000.jpg").exists()
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """Return a folder that `make` made, with one page."""
-    generate.make(tmp_path / "small", train=1, val=0)
-    return tmp_path / "small"
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    """Return every file of a folder."""
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_make_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("precious")
-    with pytest.raises(DataError, match="not made by this command"):
-        generate.make(tmp_path / "mine", train=1, val=0)
-    with pytest.raises(DataError, match="not made by this command"):
-        generate.make(tmp_path / "mine" / "notes.txt", train=1, val=0)
+    for place in ("mine", "mine/notes.txt"):
+        with pytest.raises(DataError, match="already exists"):
+            generate.make(tmp_path / place, train=1, val=0)
     assert (tmp_path / "mine" / "notes.txt").read_text() == "precious"
-
-
-def test_make_refuses_to_lose_an_edited_annotation(small: Path) -> None:
-    with (small / "train/gts/gt_receipt_000.txt").open("a") as file:
-        file.write("1,1,9,1,9,9,1,9,mine\n")
-    before = contents(small)
-    with pytest.raises(DataError, match="was changed after it was made"):
-        generate.make(small, train=1, val=0)
-    assert contents(small) == before
-
-
-def test_make_keeps_files_that_were_added(small: Path) -> None:
-    added = small / "train/images/receipt_001.jpg"
-    added.write_bytes(b"mine")
-    before = contents(small)
-    with pytest.raises(DataError, match=r"receipt_001\.jpg was not made by this command"):
-        generate.make(small, train=2, val=0)
-    assert contents(small) == before
-    generate.make(small, train=1, val=0, seed=4)
-    assert added.read_bytes() == b"mine"
-
-
-def test_make_never_follows_a_checksum_list_out_of_its_folder(small: Path, tmp_path: Path) -> None:
-    outside = tmp_path / "outside.txt"
-    outside.write_text("precious")
-    with (small / "SHA256SUMS").open("a") as file:
-        file.write(f"{generate._digest(outside)}  ../outside.txt\n")
-    with pytest.raises(DataError):
-        generate.make(small, train=1, val=0)
-    assert outside.exists()
 
 
 def test_make_leaves_nothing_behind_when_it_is_interrupted(tmp_path: Path) -> None:
@@ -170,18 +122,3 @@ def test_make_leaves_nothing_behind_when_it_is_interrupted(tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         generate.make(tmp_path / "samples", train=2, val=0, progress=stop)
     assert not any(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("name", ["notes.txt", "README.md", "train/images/receipt_000.jpg"])
-def test_make_takes_no_checksums_of_a_user_for_its_own(tmp_path: Path, name: str) -> None:
-    """`sha256sum * > SHA256SUMS` is what careful people do with folders of their own."""
-    mine = tmp_path / "mine" / name
-    mine.parent.mkdir(parents=True)
-    mine.write_text("precious")
-    (tmp_path / "mine" / "README.md").write_text("precious")
-    sums = "".join(f"{generate._digest(tmp_path / 'mine' / file)}  {file}\n" for file in {name, "README.md"})
-    (tmp_path / "mine" / "SHA256SUMS").write_text(sums)
-    before = contents(tmp_path)
-    with pytest.raises(DataError, match="not made by this command"):
-        generate.make(tmp_path / "mine", train=1, val=0)
-    assert contents(tmp_path) == before
