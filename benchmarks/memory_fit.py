@@ -140,7 +140,7 @@ def fit_row(name: str, folder: Path) -> tuple[str, str, str]:
 def peaks(words: Sequence[str], folder: Path) -> tuple[float, list[float]]:
     """Return the peak that was said and those that were measured, ascending, in bytes beyond what imports take."""
     settings = [*SMALL, *words, f"data={folder / 'pages'}", f"runs={folder / 'runs'}"]
-    configs.save(configs.load(None, settings), folder / "config.yaml")
+    (folder / "config.yaml").write_text(configs.dump(configs.load(None, settings)), encoding="utf-8")
     answers = []
     # The first one compiles what the others import.
     for module in ("estimate_memory", *["measure_memory"] * TRAININGS):

@@ -7,6 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from ocrlab import run_folder
 from ocrlab.cli.memory_fit import add_settings, on_cuda, report_progress
 from ocrlab.cli.parser import Answer, table
 from ocrlab.cli.train import check_config, load_config
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace) -> Answer:
     check_config(config)
     limit = memory_limit.find_limit(None, cuda=on_cuda(config))
     with tempfile.TemporaryDirectory(prefix="ocrlab-estimate-", ignore_cleanup_errors=True) as place:
-        configs.save(config, Path(place) / "config.yaml")
+        run_folder.write_text(Path(place) / "config.yaml", configs.dump(config), private=True)
         runner = TrialRunner(config, Path(place), limit, 0.0, time.monotonic() + SECONDS, report_progress)
         estimate = largest_batch.estimate(runner)
     parts = {name: size for name, size in estimate["parts"].items() if size}

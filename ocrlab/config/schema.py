@@ -6,8 +6,7 @@ Read top to bottom, this file is the list of everything that can be set; `ocrlab
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -251,11 +250,15 @@ def load(
     """
     names = keys()
     settings = resolve(from_lines(overrides), names)
-    written = resolve(_of_our_schema(from_yaml(Path(path))) if path is not None else [], names)
+    lines = from_yaml(Path(path)) if path is not None else []
+    other = next((line for line in lines if line.key == "schema" and line.value != str(SCHEMA)), None)
+    if other is not None:
+        what, got = f"The config was written by another ocrlab ({other.where})", f"schema {other.shown}"
+        raise ConfigError(what, got=got, need=f"schema {SCHEMA}", do="Update ocrlab to read it")
+    written = resolve((line for line in lines if line.key != "schema"), names)
     asked = settings.pop("hardware", None) or (Setting("hardware", hardware, hardware, "given") if hardware else None)
     named = written.pop("hardware", None)
     preset = choose(asked or named)
-    _refuse_sharding({**written, **settings})
     config = assign(Config(), {**preset, **written, **settings})
     if "trainer.max_steps" in settings and config.trainer.max_epochs is not None:
         got = f"trainer.max_epochs={config.trainer.max_epochs} as well, which wins"
@@ -289,29 +292,7 @@ def apply(config: Config, overrides: Sequence[str] | Mapping[str, Any]) -> Confi
     if "hardware" in resolved:
         what = "A hardware preset cannot be applied after the config is complete"
         raise ConfigError(what, do="Give the settings themselves")
-    _refuse_sharding(resolved)
     return assign(config.model_copy(deep=True), resolved)
-
-
-def _refuse_sharding(settings: Mapping[str, Setting]) -> None:
-    """Raise ConfigError for the strategy that older versions had besides DDP."""
-    strategy = settings.get("trainer.strategy")
-    if strategy is not None and str(strategy.value).lower() == "fsdp":
-        got, need = f"trainer.strategy=fsdp ({strategy.where})", "trainer.strategy=ddp"
-        do = "Leave it out or set ddp; a run that began with fsdp continues with ddp if its config.yaml has ddp"
-        raise ConfigError("ocrlab no longer trains with FSDP", got=got, need=need, do=do)
-
-
-def _of_our_schema(settings: Iterable[Setting]) -> list[Setting]:
-    """Return the settings without the schema number; raises ConfigError for another schema."""
-    rest = []
-    for setting in settings:
-        if setting.key != "schema":
-            rest.append(setting)
-        elif setting.value != str(SCHEMA):
-            what, got = f"The config was written by another ocrlab ({setting.where})", f"schema {setting.shown}"
-            raise ConfigError(what, got=got, need=f"schema {SCHEMA}", do="Update ocrlab to read it")
-    return rest
 
 
 def check(config: Config) -> None:
@@ -341,18 +322,3 @@ def dump(config: Config) -> str:
     """Return `config` as YAML text that `load` reads back equal."""
     values = {"schema": SCHEMA, **config.model_dump(mode="json")}
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-
-
-def save(config: Config, path: Path | str) -> None:
-    """Write `config` as YAML, whole or not at all, readable by its owner only (0600); raises OSError."""
-    path = Path(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.unlink(missing_ok=True)
-    try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(dump(config))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from ocrlab.cli import main, train
-from ocrlab.config.schema import Config, keys, load, save
+from ocrlab.config.schema import Config, dump, keys, load
 from ocrlab.debug.watch import supervisor
 from ocrlab.debug.watch.lifecycle import Ended, Options
 from ocrlab.records import RunRecord, to_json
@@ -68,7 +68,7 @@ def test_words_that_cannot_be_meant(words, message, calls, capsys):
 def test_resume_takes_the_config_of_the_run(calls, tmp_path, capsys):
     assert main(["train", "--resume", str(tmp_path)]) == 1
     assert "no config.yaml" in capsys.readouterr().err
-    save(Config(crop=96), tmp_path / "config.yaml")
+    (tmp_path / "config.yaml").write_text(dump(Config(crop=96)))
     assert main(["train", "--resume", str(tmp_path)]) == 0
     assert (calls.fit.resume, calls.fit.config.crop) == (tmp_path, 96)
 
@@ -114,7 +114,7 @@ def test_by_default_a_child_trains_under_watch(watched, calls, capsys, tmp_path)
 def finish(run: Path, status: str, settings: str) -> None:
     """Write what a run of these settings leaves."""
     run.mkdir()
-    save(load(overrides=settings.split()), run / "config.yaml")
+    (run / "config.yaml").write_text(dump(load(overrides=settings.split())))
     ended = RunRecord(status, "2026-11-22T10:00:00+00:00", "2026-11-22T11:00:00+00:00")
     (run / f".{status.upper()}").write_text(json.dumps(to_json(ended)))
 
@@ -234,7 +234,7 @@ def test_nproc_starts_torchrun_under_watch(watched, calls, capsys, monkeypatch):
     (["trainer.devices=2", "--in-process"], "Given: trainer.devices=2"),
     (["trainer.num_nodes=2"], "It follows the launcher: torchrun --nnodes N"),
     (["trainer.strategy=deepspeed"], "Needed: ddp"),
-    (["trainer.strategy=fsdp"], "no longer trains with FSDP. Given: trainer.strategy=fsdp"),
+    (["trainer.strategy=fsdp"], "trainer.strategy=fsdp cannot be used (command line). Needed: ddp"),
 ])  # fmt: skip
 def test_ranks_that_cannot_be_meant(words, message, calls, capsys):
     assert main(["train", *words]) == 2

@@ -1,12 +1,10 @@
 """The config of a run: order of layers, errors in words, and files that read back equal."""
 
-import stat
-
 import pytest
 
 from ocrlab.config import schema as configs
 from ocrlab.config.fields import flat
-from ocrlab.config.schema import Config, keys, load, save
+from ocrlab.config.schema import Config, dump, keys, load
 from ocrlab.errors import ConfigError
 
 
@@ -141,15 +139,11 @@ def test_assignment_is_checked():
 @pytest.mark.parametrize(
     "words", [[], ["name=2024", "weights=imagenet", "lr=1e-5", "post.unclip=1.5"], ["name='none'"]]
 )
-def test_saved_config_reads_back_equal_and_private(tmp_path, words):
+def test_a_dumped_config_reads_back_equal(tmp_path, words):
     path = tmp_path / "config.yaml"
-    path.write_text("old")
-    path.chmod(0o644)
     config = load(overrides=words)
-    save(config, path)
+    path.write_text(dump(config))
     assert load(path) == config
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert list(tmp_path.iterdir()) == [path], "no temporary file stays"
     assert path.read_text().startswith("schema: 1\n")
 
 
@@ -162,7 +156,7 @@ def test_batchnorm_without_statistics_is_not_frozen():
 def test_sharding_is_refused_by_name_wherever_it_is_set(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("schema: 1\ntrainer:\n  strategy: fsdp\n")
-    pattern = "no longer trains with FSDP. Given: trainer.strategy=fsdp .*. Needed: trainer.strategy=ddp. Leave it out"
+    pattern = "trainer.strategy='?fsdp'? cannot be used .*. Needed: ddp"
     for refused in (
         lambda: configs.load(overrides=["trainer.strategy=fsdp"]),
         lambda: configs.load(path),

@@ -262,7 +262,7 @@ def test_the_command_of_ones_own_run_is_run_again_for_a_report(place: Path) -> N
 def test_a_strangers_training_is_not_bisected_without_consent(tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / "flight").mkdir(parents=True)
-    configs.save(Config(data=str(tmp_path / "nothing")), run / "config.yaml")
+    (run / "config.yaml").write_text(configs.dump(Config(data=str(tmp_path / "nothing"))))
     done = start(tmp_path, "bisect", "run", "batch_size=2", "--runs", "1")
     assert done.returncode == 1 and "ocrlab train --config run/config.yaml batch_size=2" in done.stderr
     assert "config.yaml decides what is started" in done.stderr and not (run / "flight" / "bisect").exists()

@@ -85,7 +85,7 @@ def starter(config: Config, factors: Sequence[Factor], folder: Path, steps: int)
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = folder / "config.yaml"
-    configs.save(config, file)
+    run_folder.write_text(file, configs.dump(config), private=True)
     crops = steps * config.trainer.accumulate_grad_batches * config.batch_size
 
     def start(run: int, pages: list[int] | None, place: Path) -> Command:

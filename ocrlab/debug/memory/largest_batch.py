@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ocrlab import run_folder
 from ocrlab.config import schema as configs
 from ocrlab.config.fields import flat
 from ocrlab.config.schema import Config
@@ -64,7 +65,7 @@ def fit(
 
     Raises RunError where the training fails of another cause, or where the time is over before anything was measured.
     """
-    configs.save(config, folder / "config.yaml")
+    run_folder.write_text(folder / "config.yaml", configs.dump(config), private=True)
     room = TrialRunner(config, folder, limit, margin, time.monotonic() + seconds, report)
     try:
         guess = estimate(room)

@@ -112,7 +112,7 @@ def run_folder(tmp_path: Path, memory: list[int], facts: dict[str, Any], log: st
     for step, size in enumerate(memory):
         writer.begin(ring_format.Step(step, step, samples=[f"page-{step}"], memory={"cuda0.allocated": size}))
     writer.close()
-    configs.save(Config(data="receipts", **settings), run / "config.yaml")
+    (run / "config.yaml").write_text(configs.dump(Config(data="receipts", **settings)))
     (run / "incident" / "log_tail.txt").write_text(log)
     (run / "incident" / "facts.json").write_text(json.dumps({"schema": 1, **facts}))
     (run / "incident" / "verdict.json").write_text(json.dumps(to_json(Verdict(status="failed", exit_code=1))))

@@ -41,7 +41,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def child(tmp_path: Path, pages: Path, module: str, **job: Any) -> dict[str, Any]:
     config = configs.load(None, {**SMALL, "data": str(pages), "runs": str(tmp_path / "runs")})
-    configs.save(config, tmp_path / "config.yaml")
+    (tmp_path / "config.yaml").write_text(configs.dump(config))
     content = {"schema": 1, "config": str(tmp_path / "config.yaml"), "overrides": {}, **job}
     (tmp_path / "job.json").write_text(json.dumps({**content, "out": str(tmp_path / "out.json")}))
     command = [sys.executable, "-m", f"ocrlab.training.jobs.{module}", str(tmp_path / "job.json")]
