@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 
@@ -37,10 +37,6 @@ class Machine:
     bf16: bool
     channels_last: bool
     reasons: dict[str, str]
-
-    def record(self) -> dict[str, object]:
-        """Return a JSON-ready dict for the run folder."""
-        return asdict(self)
 
 
 def choose(config: Config, ranks: int = 1) -> Machine:

@@ -6,7 +6,6 @@ Shapes: B batch, H W input pixels.
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +18,8 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ocrlab.config.schema import Config
 from ocrlab.data.dataset import Batch, Page
+from ocrlab.debug.recorder import rng_state
 from ocrlab.evaluation.metrics.page_scores import Running
-from ocrlab.geometry import Polygon
 from ocrlab.inference import checkpoint, page_inference
 from ocrlab.losses.db_loss import LossParts, TargetMaps, db_loss
 from ocrlab.model.dbnet import Detector
@@ -51,7 +50,6 @@ class Training(lightning.LightningModule):
         self.scores: dict[str, float] = {}  # of the last validation that was not left
         self.scored = -1  # the optimiser step that it was made at
         self.parts: LossParts | None = None  # of the last micro-batch
-        self.detections: list[Polygon] = []  # on the last page of a validation
         self.micro = 0  # micro-batches done since the run began
         self.crops_done = 0  # crops that all ranks have learned from: where the walk over the pages goes on
         self.finish_batch: Callable[[lightning.Trainer], None] | None = None  # may save: called when all else is done
@@ -81,8 +79,7 @@ class Training(lightning.LightningModule):
 
     def validation_step(self, page: Page | None, index: int) -> None:
         if page is not None:
-            judge, bf16 = page_inference.judge_with_polygons, self.machine.bf16
-            score, self.detections = judge(self.averaged, page, self.config, bf16=bf16)
+            score = page_inference.judge(self.averaged, page, self.config, bf16=self.machine.bf16)
             self.judged[index * self.ranks.world + self.ranks.rank] = score.counts
 
     def on_validation_epoch_end(self) -> None:
@@ -118,7 +115,8 @@ class Training(lightning.LightningModule):
     def on_save_checkpoint(self, content: dict[str, Any]) -> None:
         content["ocrlab"] = checkpoint.card(self.config, self.trainer.global_step, self.scores)
         content["ocrlab"] |= {"micro": self.micro, "seen": self.crops_done, "scored": self.scored}
-        content["random"] = random_states()
+        states = rng_state.take().items()
+        content["random"] = {name: torch.frombuffer(bytearray(state), dtype=torch.uint8) for name, state in states}
         if self.micro % self.trainer.accumulate_grad_batches:  # between two micro-batches of one step
             named = self.detector.named_parameters()
             content["gradients"] = {name: p.grad.clone() for name, p in named if p.grad is not None}
@@ -135,7 +133,9 @@ class Training(lightning.LightningModule):
         parameters = dict(self.detector.named_parameters())
         for name, gradient in self._pending["gradients"].items():
             parameters[name].grad = gradient.to(parameters[name].device)
-        set_random_states(self._pending["random"])
+        states = self._pending["random"]
+        if isinstance(states["python"], Tensor):  # an older version stored them in another form
+            rng_state.restore({name: bytes(state.numpy()) for name, state in states.items()})
         self._pending = None
 
 
@@ -163,29 +163,3 @@ def average(averaged: torch.nn.Module, current: torch.nn.Module, decay: float, s
     for mean, value in buffers:
         if not mean.dtype.is_floating_point:
             mean.copy_(value)
-
-
-def random_states() -> dict[str, Any]:
-    """Return the states of Python's, NumPy's and torch's generators as tensors and numbers, readable without pickle."""
-    version, internal, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002  # others draw from it
-    numpy_keys = torch.from_numpy(np.asarray(keys).astype(np.int64))
-    states: dict[str, Any] = {
-        "python": (version, torch.tensor(internal, dtype=torch.int64), gauss),
-        "numpy": (str(name), numpy_keys, int(position), int(has_gauss), float(cached)),
-        "torch": torch.get_rng_state(),
-    }
-    if torch.cuda.is_initialized():
-        states["cuda"] = torch.cuda.get_rng_state_all()
-    return states
-
-
-def set_random_states(states: dict[str, Any]) -> None:
-    """Put the generators back to what `random_states` returned; those of GPUs that are not here are left out."""
-    version, internal, gauss = states["python"]
-    random.setstate((version, tuple(internal.tolist()), gauss))
-    name, keys, position, has_gauss, cached = states["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
-    torch.set_rng_state(states["torch"].cpu())
-    for device, state in zip(range(torch.cuda.device_count()), states.get("cuda", ()), strict=False):
-        torch.cuda.set_rng_state(state.cpu(), device)

@@ -188,7 +188,7 @@ def _fit(
     if mine.first:
         folder.write_config(configuration.dump(config))
         environment = {"schema": 1, **host.environment(), "gpu": nvidia_driver.present(Path("/"))}
-        environment |= {"machine": machine.record(), "ranks": asdict(mine)}
+        environment |= {"machine": asdict(machine), "ranks": asdict(mine)}
         run_folder.write_json(folder.environment_file, redaction.clean_record(environment))
     _announce(config, machine, mine, before, progress)
     facts = (config.tracking.user, config.encoder, config.decoder, config.batch_size, config.optim.lr)
@@ -205,7 +205,9 @@ def _fit(
         _run(module, watcher, train, val, before, last if before else None, callbacks)
         metrics = final_metrics(module, watcher, val, progress)
         metrics |= {"seconds": time.perf_counter() - started, **watcher.spent()}
-        metrics |= {"steps": float(module.trainer.global_step), **watcher.numbers.metrics()}
+        metrics["steps"] = float(module.trainer.global_step)
+        if watcher.numbers.count:
+            metrics["not_finite"] = float(watcher.numbers.count)
         status = "completed"
         client.send_best(tracker, watcher.best_path, metrics)
     finally:

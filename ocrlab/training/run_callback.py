@@ -27,7 +27,6 @@ from ocrlab.training.auto_settings import spread
 from ocrlab.training.distributed.collectives import mean_over_ranks
 from ocrlab.training.distributed.stop_together import REACHED, StopAgreement, StopDeadline, allowed
 from ocrlab.training.lightning_module import Training
-from ocrlab.training.tracking import client
 from ocrlab.training.tracking.client import Tracker
 
 SHOWN = 6  # pages that are named
@@ -45,10 +44,9 @@ class NonFiniteLosses:
         self.pages: dict[str, None] = {}
 
     def see(self, losses: Sequence[Tensor], pages: Sequence[Sequence[str]], step: int) -> bool:
-        """Count some micro-batches, with the pages of the last of them; tell whether any is the first that is not."""
-        page_names = [*[()] * (len(losses) - len(pages)), *pages]
+        """Count some micro-batches, with the pages of each; tell whether any is the first that is not finite."""
         self.total += len(losses)
-        pairs = zip(losses, page_names, strict=True)
+        pairs = zip(losses, pages, strict=True)
         wrong = [names for loss, names in pairs if not bool(loss.detach().isfinite().all())]
         begins = bool(wrong) and not self.count
         self.count += len(wrong)
@@ -82,10 +80,6 @@ class NonFiniteLosses:
         if share > MOST:
             what = "The loss was not finite in most of the training"
             raise RunError(what, got=str(self), need="a finite loss", do=DO)
-
-    def metrics(self) -> dict[str, Any]:
-        """Return what belongs to the final metrics: how many, where there were any."""
-        return {"not_finite": float(self.count)} if self.count else {}
 
     def __str__(self) -> str:
         if not self.count:
@@ -131,7 +125,6 @@ class RunCallback(lightning.Callback):
         self.clock = self.saved = time.perf_counter()
         self.saved_step = -1
         self.bad_pages: set[str] = set()
-        self.pictures: list[tuple[str, Path]] = []  # of this validation, for the tracker
 
     def state_dict(self) -> dict[str, Any]:
         # One by one to the host: those that a resumed run has begun with lie there already.
@@ -143,6 +136,7 @@ class RunCallback(lightning.Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best, self.stale, self.fit_seconds = state["best"], state["stale"], state["fit_seconds"]
         self.losses = [LossParts(*row.unbind()) for row in state["losses"]]
+        self.named = [[] for _ in self.losses]  # nobody knows their pages any more
         if "numbers" in state:  # not in a checkpoint of before
             self.numbers.go_on(state["numbers"])
         self.best_path = max(self.folder.checkpoints.glob("best-*.ckpt"), default=None, key=lambda p: p.stat().st_mtime)
@@ -230,8 +224,6 @@ class RunCallback(lightning.Callback):
 
     def on_validation_batch_end(self, trainer: Trainer, module: Any, _out: Any, page: Any, index: int, *_: Any) -> None:
         heartbeat.beat(step=trainer.global_step, phase="validate")
-        if self.tracker.on and not trainer.sanity_checking and client.is_shown(index, trainer.num_val_batches):
-            self.pictures += client.save_picture(self.folder.path, page, module.detections, trainer.global_step, index)
         if self.stop_signal is not None and self.agreement is None:  # several ranks stop together, after a step
             self._reached()
             if not trainer.sanity_checking:
@@ -244,9 +236,6 @@ class RunCallback(lightning.Callback):
         heartbeat.beat(phase="train")
         scores = module.scores
         self.write({"step": trainer.global_step, **self.spent(), **scores}, trainer.global_step)
-        if self.pictures:
-            self.tracker.pictures(self.pictures, trainer.global_step)
-            self.pictures = []
         place = {"step": trainer.global_step, "total": self.config.trainer.max_steps}
         self.progress({"kind": "validate", **place, **scores})
         hmean = scores["hmean@0.5"]

@@ -1,4 +1,4 @@
-"""On a real device: the contract stops before an index reaches a kernel, and GPU and CPU agree on a training step."""
+"""On a real device: the contract of a step stops before an index reaches a kernel, and leaves nothing behind."""
 
 import subprocess
 import sys
@@ -9,8 +9,6 @@ from torch import nn
 from torch.nn import functional
 
 import ocrlab
-from ocrlab.config import schema as configs
-from ocrlab.training.sanity import sanity_checks
 
 pytestmark = pytest.mark.gpu
 
@@ -56,9 +54,3 @@ def test_a_step_leaves_nothing_on_the_device() -> None:
     assert report.findings == []
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(torch.cuda.get_rng_state(), state)
-
-
-def test_gpu_and_cpu_agree(root) -> None:
-    config = configs.load(overrides={"data": str(root / "data_samples"), "crop": 128, "batch_size": 2, "width": 16})
-    report = sanity_checks.check(config, only=["numbers"])
-    assert {check.name: check.judgement for check in report.checks}["GPU against CPU"] == "ok", str(report)

@@ -1,8 +1,5 @@
-"""Averaging, schedule, and random states that survive a checkpoint read without pickle."""
+"""Averaging, and training in less memory."""
 
-import random
-
-import numpy as np
 import pytest
 import torch
 
@@ -35,13 +32,6 @@ def test_average_follows_closely_at_first_and_copies_when_off():
     averaged = net(0.0)
     lightning_module.average(averaged, current, 0.0, step=5)
     assert float(averaged[0].weight.detach()) == 1.0
-
-
-def test_random_states_come_back_through_a_file(tmp_path):
-    torch.save(lightning_module.random_states(), tmp_path / "states.pt")
-    want = (random.random(), np.random.rand(), torch.rand(1))  # noqa: NPY002
-    lightning_module.set_random_states(torch.load(tmp_path / "states.pt", weights_only=True))
-    assert (random.random(), np.random.rand(), torch.rand(1)) == want  # noqa: NPY002
 
 
 def test_less_memory_is_for_what_trains_alone():

@@ -140,7 +140,7 @@ def test_a_run_of_more_gpus_goes_on_with_fewer_and_says_so(pages, tmp_path, monk
     folder = stopped(pages, tmp_path, 3)
     last = folder / "checkpoints" / "last.ckpt"
     content = checkpoint.load(last)
-    content["random"]["cuda"] = [torch.zeros(16, dtype=torch.uint8)] * 4
+    content["random"] |= {f"cuda{i}": torch.zeros(16, dtype=torch.uint8) for i in range(4)}
     with monkeypatch.context() as patch:
         patch.setattr(torch.serialization, "location_tag", lambda _storage: "cuda:3")
         torch.save(content, last)

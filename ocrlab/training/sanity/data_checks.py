@@ -22,63 +22,11 @@ from ocrlab.data import target_maps, transforms
 from ocrlab.data.dataset import Batch, PageOrder, collate, worker_init
 from ocrlab.data.formats.reader import Sample
 from ocrlab.debug.instruments.dataloader.tune_workers import MANY_WORKERS
-from ocrlab.debug.laws.result import Result, broken
-from ocrlab.debug.laws.tensor_checks import position_text, value_at
+from ocrlab.debug.recorder import rng_state
 from ocrlab.evaluation.metrics import iou
 from ocrlab.inference import page_inference
 from ocrlab.records import Check
 from ocrlab.training.sanity.reference_loss import make_check
-
-ROUNDED = 1e-6  # of float32
-LOST = 0.5  # share of the text that ignored boxes may cover before the mask is more likely the wrong way round
-
-
-def values(batch: Batch, config: Config) -> Iterator[Result]:
-    """Yield tensors of a batch with a value that does not belong there; maps.0 to maps.3 are those of `Batch`."""
-    low, high = config.targets.threshold_range
-    mask = "A mask has 1 where a pixel counts, and 0 elsewhere"
-    for name, tensor, least, most, whole, do in (
-        ("images", batch.images, 0, 255, False, "Images are RGB in 0..255; the detector normalises them itself"),
-        ("maps.0", batch.maps[0], 0, 1, True, "The shrink map has 1 inside shrunk text, else 0"),
-        ("maps.1", batch.maps[1], 0, 1, True, mask),
-        ("maps.2", batch.maps[2], low, high, False, "The threshold map lies in targets.threshold_range"),
-        ("maps.3", batch.maps[3], 0, 1, True, mask),
-    ):
-        wrong = (tensor < least - ROUNDED) | (tensor > most + ROUNDED) | ((tensor != tensor.round()) & whole)
-        if bool(wrong.any()):
-            need = f"only {least:g}, {most:g}" if whole else f"{least:g} to {most:g}"
-            where = f"batch.{name}, {position_text(wrong, batch.pages)}"
-            yield broken("batch.range", where, value_at(tensor, wrong), need, do)
-
-
-def relations(batch: Batch) -> Iterator[Result]:
-    """Yield how the maps of a batch contradict each other: text that no mask counts, text without a border."""
-    shrink, mask, border, band = batch.maps
-    if any(m.shape != shrink.shape for m in batch.maps) or shrink.shape[-2:] != batch.images.shape[-2:]:
-        got = ", ".join(str(tuple(t.shape)) for t in (batch.images, *batch.maps))
-        yield broken("targets.shape", "batch.maps", got, "(B, 1, H, W) as the images", "Draw the maps at crop size")
-        return
-    text = shrink > 0.5
-    count = int(text.sum())
-    covered = text & (mask < 0.5)
-    bare = text & (band < 0.5)
-    for rule, where, outside_mask, share, need, do in (
-        ("targets.mask", "batch.maps.1 (shrink mask)", covered, LOST, "text that counts",
-         "Turn the mask round: it is 0 inside ignored boxes, and 1 everywhere else"),
-        ("targets.border_mask", "batch.maps.3 (threshold mask)", bare, 0.0, "text inside the border's mask",
-         "Turn the mask round, or move it: it is 1 from the far side of the border to the text"),
-    ):  # fmt: skip
-        if int(outside_mask.sum()) > share * count:
-            got = f"{int(outside_mask.sum())} of {count} pixels of text are not under it"
-            yield broken(rule, f"{where}, {position_text(outside_mask, batch.pages)}", got, need, do)
-    if bool((band > 0.5).any()):
-        inside = float(border[band > 0.5].mean())
-        outside = float(border[band < 0.5].mean()) if bool((band < 0.5).any()) else float(border.min())
-        if inside <= outside:
-            do = "The threshold map is highest on the outline of the text"
-            got = f"mean {inside:.3f} at the text, {outside:.3f} elsewhere"
-            yield broken("targets.border", "batch.maps.2 (threshold map)", got, "higher at the text", do)
-
 
 SHIFT = 0.25  # pixels between text and map, on average over some crops: half a pixel is the usual mistake
 LOOKED = 3  # shifts that are tried, both ways, in pixels
@@ -254,13 +202,11 @@ def peak(values: NDArray[np.float64], at: int) -> float:
 @contextlib.contextmanager
 def random_state(seed: int) -> Iterator[None]:
     """Set the global generators to some state for a block: what draws from them differs. They are restored."""
-    states = (random.getstate(), np.random.get_state(), torch.get_rng_state())  # noqa: NPY002
+    states = rng_state.take()
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     torch.manual_seed(seed)
     try:
         yield
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        torch.set_rng_state(states[2])
+        rng_state.restore(states)

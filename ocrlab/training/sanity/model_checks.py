@@ -5,7 +5,6 @@ Shapes: B batch, H W input pixels, N polygons.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,13 +25,9 @@ from ocrlab.inference import page_inference
 from ocrlab.losses.db_loss import TargetMaps
 from ocrlab.model.dbnet import Detector
 from ocrlab.records import Check
-from ocrlab.training.sanity.reference_loss import Loss, blank, ignored, make_check
+from ocrlab.training.sanity.reference_loss import Loss, make_check
 
 SAME_MAP = 1e-3  # largest difference of a probability between the path of training and that of prediction
-# bf16 against fp32: random weights turn the gradient by up to 45 degrees, a fault by 90
-HALF_LOSS, HALF_ANGLE = 0.02, 0.5
-DEEPEST, FEW = 32, 32  # stride of the deepest maps; values of a channel below which bf16 turns a sound gradient more
-CARD_LOSS, CARD_ANGLE = 1e-3, 0.999  # GPU against CPU, both fp32 (TF32 off)
 SIDE, STEPS, EVERY = 256, 240, 10  # of the page that is overfitted: pixels, most steps, steps between validations
 RATE, CLIP = 2e-3, 5.0
 LEGIBLE = 8  # pixels; the short side of a box that such a small part of a page can teach
@@ -90,83 +85,6 @@ def inference(model: nn.Module, batch: Batch) -> Check:
     apart = float(np.abs(trained - used).max())
     do = "Look at what head.forward returns first: prediction reads head.probability alone"
     return make_check(name, apart <= SAME_MAP, f"{apart:.1e} apart at most", need, do)
-
-
-def blank_pages(model: nn.Module, batch: Batch, loss: Loss, config: Config) -> list[Check]:
-    """Judge a page without text, which must teach that there is none, and one all ignored, which must teach nothing."""
-    maps = TargetMaps(*batch.maps)
-    checks = []
-    for name, page_maps in (("empty page", blank(maps)), ("all-ignored page", ignored(maps))):
-        value, gradient = gradients(model, Batch(batch.images, page_maps, batch.pages), loss, config)
-        norm, empty = float(torch.linalg.vector_norm(gradient)), name == "empty page"
-        good = math.isfinite(value) and math.isfinite(norm) and (norm > 0 if empty else norm == 0)
-        need = "finite, a gradient above 0" if empty else "finite, no gradient"
-        do = "Guard the divisions of the loss, and let a page without text count some negatives"
-        checks.append(make_check(name, good, f"loss {value:.3g}, gradient {norm:.3g}", need, do))
-    return checks
-
-
-def precision(model: nn.Module, batch: Batch, loss: Loss, config: Config) -> Check:
-    """Judge how far bf16 leads away from fp32: loss and gradient of the same weights on the same batch."""
-    device = batch.images.device.type
-    exact = gradients(model, batch, loss, config)
-    with torch.autocast(device, torch.bfloat16):
-        rough = gradients(model, batch, loss, config)
-    values = batch.images.shape[0] * batch.images[0, 0].numel() // DEEPEST**2  # of a channel of the deepest maps
-    few, do = values < FEW, "Train in fp32: trainer.precision=fp32"
-    if few:
-        do = f"Take a larger crop or batch: BatchNorm of {values} values a channel makes much of rounding. Or t{do[1:]}"
-    return _agree("bf16 against fp32", exact, rough, (HALF_LOSS, HALF_ANGLE), do, few=few)
-
-
-def device(model: nn.Module, batch: Batch, loss: Loss, config: Config) -> Check:
-    """Judge whether the GPU computes what the CPU does, both in fp32; skips without one."""
-    name = "GPU against CPU"
-    if not torch.cuda.is_available():
-        return Check(name, "skip", "torch sees no CUDA device", f"loss within {CARD_LOSS:g}")
-    there = torch.device("cuda")
-    on_card = Batch(batch.images.to(there), tuple(m.to(there) for m in batch.maps), batch.pages)  # type: ignore[arg-type]
-    tf32 = torch.backends.cudnn.allow_tf32
-    try:
-        torch.backends.cudnn.allow_tf32 = False
-        ours = gradients(model, batch, loss, config)
-        theirs = gradients(copy.deepcopy(model).to(there), on_card, loss, config)
-    finally:
-        torch.backends.cudnn.allow_tf32 = tf32
-    do = "Compare both layer by layer: notebooks/04_layers.ipynb; then ocrlab doctor"
-    return _agree(name, ours, theirs, (CARD_LOSS, CARD_ANGLE), do)
-
-
-def _agree(
-    name: str,
-    want: tuple[float, Tensor],
-    got: tuple[float, Tensor],
-    limits: tuple[float, float],
-    do: str,
-    *,
-    few: bool = False,
-) -> Check:
-    """Judge loss and gradient computed in another way; of a `few` values a gradient that is turned may be chance."""
-    off = abs(got[0] - want[0]) / max(abs(want[0]), 1e-12)  # NaN fails every comparison below
-    cosine = float(torch.nn.functional.cosine_similarity(want[1].double(), got[1].double(), dim=0, eps=1e-30))
-    result = f"loss {off:.1e} apart, cosine of the gradients {cosine:.4f}"
-    near, need = off <= limits[0], f"{limits[0]:g} or less, {limits[1]:g} or more"
-    return make_check(name, near and cosine >= limits[1], result, need, do, warn=few and near and cosine > 0)
-
-
-def gradients(model: nn.Module, batch: Batch, loss: Loss, config: Config) -> tuple[float, Tensor]:
-    """Return the loss and the gradient by all weights, flat, on the CPU; the model given stays as it is."""
-    net = copy.deepcopy(model).train()
-    net.zero_grad(set_to_none=True)
-    total = step(loss, config)(net, batch)
-    if total.requires_grad:
-        total.backward()
-    flat = [
-        (torch.zeros_like(p) if p.grad is None else p.grad).detach().float().flatten().cpu()
-        for p in net.parameters()
-        if p.requires_grad
-    ]
-    return float(total.detach()), torch.cat(flat)
 
 
 def window(samples: Sequence[Sample]) -> tuple[Sample, NDArray[np.float64]]:

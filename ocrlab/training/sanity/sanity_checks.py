@@ -27,14 +27,12 @@ from ocrlab.data.dataset import Batch, Crops, PageOrder
 from ocrlab.data.formats.reader import Sample, load
 from ocrlab.debug.laws.checker import check_step
 from ocrlab.debug.laws.law import Report as StepReport
-from ocrlab.debug.laws.result import Result, broken
 from ocrlab.errors import ConfigError
 from ocrlab.losses.db_loss import TargetMaps, db_loss
 from ocrlab.model.dbnet import Detector
 from ocrlab.records import Check
 from ocrlab.training.optimizer import adamw
 from ocrlab.training.sanity import data_checks, model_checks, reference_loss
-from ocrlab.training.sanity.data_checks import relations, values
 from ocrlab.training.sanity.model_checks import LearnedPage
 from ocrlab.training.sanity.reference_loss import Loss, make_check
 
@@ -88,12 +86,6 @@ class Subject:
             self.report.batch = data_checks.first_batch(self.data, self.samples, self.config)
         return self.report.batch
 
-    def small_batch(self) -> Batch:
-        """Return two crops of the first batch, at most 256 pixels wide: enough where two ways are compared."""
-        batch, side = self.first_batch(), model_checks.SIDE
-        maps = tuple(m[:2, :, :side, :side].contiguous() for m in batch.maps)
-        return Batch(batch.images[:2, :, :side, :side], maps, batch.pages[:2])  # type: ignore[arg-type]
-
 
 def check(
     config: Config,
@@ -134,9 +126,6 @@ def _contract(subject: Subject) -> Iterator[Check]:
     batch, model = subject.first_batch(), subject.model()
     step = model_checks.step(subject.loss, subject.config)
     report = check_step(model, batch, step, subject.optimizer(model), seconds=SECONDS)
-    text = bool(batch.maps[3].any())
-    more = (*values(batch, subject.config), *relations(batch), *_shapes(model, batch, report))
-    report.results += [replace(result, law="data") for result in more]
     subject.report.contract, findings = report, report.findings
     wrong = [finding for finding in findings if finding.judgement == "fail"]
     result = f"{len(wrong)} rule{'s' * (len(wrong) != 1)} violated, {len(report.stages)} modules ran"
@@ -151,46 +140,22 @@ def _contract(subject: Subject) -> Iterator[Check]:
     reached = sum(report.norms.get(name, 0.0) > 0 for name in trainable)
     result = f"{reached} of {len(trainable)} parameters reached"
     result += f"; {bad[0].rule} at {bad[0].where}" if bad else ""
-    if not text and not bad:
+    if not batch.maps[3].any() and not bad:
         yield Check("gradients", "skip", f"{result}; no text in this batch", "text")
         return
     do = "Look for detach(), an unused branch, or a loss term that is masked out"
     yield make_check("gradients", reached == len(trainable) and not bad, result, "all, finite", do)
 
 
-def _shapes(model: nn.Module, batch: Batch, report: StepReport) -> Iterator[Result]:
-    """Yield the stages whose output has another shape than the model's own table says."""
-    table = getattr(model, "shapes", None)
-    stages = {stage.name: stage.shapes for stage in report.stages}
-    for name, shape in table(*batch.images.shape[2:]) if callable(table) and stages else ():
-        want = (len(batch.pages), *shape)
-        got = stages.get(name, ((),))[0]
-        if len(got) != len(want) or any(n is not None and n != m for n, m in zip(want, got, strict=True)):
-            words = [" x ".join("any" if n is None else str(n) for n in sizes) for sizes in (got, want)]
-            do = "Look at strides and padding between the stage before and this one"
-            yield broken("shape.stage", name, words[0] or "it was not called", words[1], do)
-
-
 def _loss(subject: Subject) -> Iterator[Check]:
-    """The loss against its reference, what the BCE counts, and what the masks hold back."""
+    """The loss against its reference, with text and without."""
     config, maps = subject.config.loss, TargetMaps(*subject.first_batch().maps)
-    weights, ratio = (config.bce, config.dice, config.l1), config.negative_ratio
-    yield from reference_loss.compare(subject.loss, maps, weights, ratio)
-    yield from reference_loss.counts(subject.loss, maps, ratio)
-    yield reference_loss.masks(subject.loss, maps, weights, ratio)
+    yield from reference_loss.compare(subject.loss, maps, (config.bce, config.dice, config.l1), config.negative_ratio)
 
 
-def _pages(subject: Subject) -> Iterator[Check]:
-    """Pages that teach that there is no text, or nothing."""
-    yield from model_checks.blank_pages(subject.model(), subject.small_batch(), subject.loss, subject.config)
-
-
-def _numbers(subject: Subject) -> Iterator[Check]:
-    """Other number formats, devices and paths, which must give the same."""
-    model, batch = subject.model(), subject.small_batch()
-    yield model_checks.precision(model, batch, subject.loss, subject.config)
-    yield model_checks.device(model, batch, subject.loss, subject.config)
-    yield model_checks.inference(model, batch)
+def _inference(subject: Subject) -> Iterator[Check]:
+    """Whether prediction takes the way of training."""
+    yield model_checks.inference(subject.model(), subject.first_batch())
 
 
 def _data(subject: Subject) -> Iterator[Check]:
@@ -216,8 +181,7 @@ GROUPS: dict[str, Callable[[Subject], Iterator[Check]]] = {
     "data": _data,
     "contract": _contract,
     "loss": _loss,
-    "pages": _pages,
-    "numbers": _numbers,
+    "inference": _inference,
     "by_heart": _by_heart,
 }
 

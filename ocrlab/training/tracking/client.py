@@ -2,7 +2,7 @@
 
 Training writes JSON lines into a pipe that never blocks and reads answers that may never come:
 
-    training --start, log, pictures, artifact, finish--> python -m ocrlab.training.tracking.process --ready, warning-->
+    training --start, log, artifact, finish--> python -m ocrlab.training.tracking.process --ready, warning-->
 
 An import that hangs, a server that does not answer or a crash costs at most `deadline` seconds at the end and a line.
 An online run whose server does not take it begins again offline, in a new process, with all that it was sent so far.
@@ -12,39 +12,26 @@ When training dies without a word the pipe closes, and the tracker marks the run
 from __future__ import annotations
 
 import contextlib
-import getpass
 import json
 import os
-import re
 import secrets
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
-from numpy.typing import NDArray
-
 from ocrlab import redaction, run_folder, safe_read
 from ocrlab.config.schema import Tracking
-from ocrlab.data import transforms
-from ocrlab.data.dataset import Page
 from ocrlab.errors import OcrlabError
-from ocrlab.geometry import Polygon
 from ocrlab.hardware.processes import process_tree
 from ocrlab.inference import checkpoint, pretrained
 from ocrlab.records import SCHEMA, finite
 
 BACKLOG = 16 * 2**20  # bytes kept for a tracker that does not read; beyond it, it is given up
-SHOWN = 4  # pages of a validation
-SIDE = 640  # pixels of a picture at most
-TRUTH, DETECTED = (40, 110, 220), (225, 70, 20)  # RGB: annotated boxes below, detections above
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"  # of a run id, as wandb makes them
 
 
@@ -82,25 +69,16 @@ def place(folder: Path) -> Path:
 
 
 def redacted(value: Any) -> Any:
-    """Return `value` without absolute paths, user and host, and what redaction takes for private or secret."""
-    return redaction.clean(_without_names(value))
+    """Return `value` with the last part of absolute paths only, and without what redaction takes for private."""
+    return redaction.clean(_short_paths(value))
 
 
-def _without_names(value: Any) -> Any:
+def _short_paths(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _without_names(item) for key, item in value.items()}
+        return {str(key): _short_paths(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_names(item) for item in value]
-    if not isinstance(value, str):
-        return value
-    if value.startswith(("/", "~")):
-        value = f"<path>/{Path(value).name}"
-    names = {"<host>": socket.gethostname()}
-    with contextlib.suppress(Exception):  # no such user in a container
-        names["<user>"] = getpass.getuser()
-    for shown, secret in names.items():
-        value = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", shown, value) if len(secret) > 2 else value
-    return value
+        return [_short_paths(item) for item in value]
+    return f"<path>/{Path(value).name}" if isinstance(value, str) and value.startswith(("/", "~")) else value
 
 
 class Tracker:
@@ -112,7 +90,7 @@ class Tracker:
         self.warning: str | None = None
         self.folder = Path()
         self._ready = False
-        self._troubles: list[str] = []  # with one picture or file; reported together at the end
+        self._troubles: list[str] = []  # with one row or file; reported together at the end
         self._sync: str | None = None  # the folder, below the run's, that `wandb sync` would send
         self._started = time.monotonic()
         self._first: dict[str, Any] = {}
@@ -156,11 +134,6 @@ class Tracker:
         if self.child is not None and not self._ready and time.monotonic() - self._started > self.deadline:
             why = f"not ready after {self.deadline:g} s"
             self._go_offline(why) if self._first["mode"] == "online" else self._give_up(why)
-
-    def pictures(self, files: Sequence[tuple[str, Path]], step: int) -> None:
-        """Send pictures, each with its caption; the tracker removes the files when it has them."""
-        entries = [{"caption": redacted(caption), "file": str(file)} for caption, file in files]
-        self._send({"do": "pictures", "files": entries, "step": step})
 
     def artifact(self, file: Path, digest: str, about: Mapping[str, Any]) -> None:
         """Send a file to be kept with the run; `digest` is its SHA-256, and the file must stay where it is."""
@@ -275,40 +248,6 @@ class Tracker:
 
 def _line(message: Mapping[str, Any]) -> bytes:
     return json.dumps(finite(dict(message)), default=str).encode() + b"\n"
-
-
-def is_shown(index: int, batches: Sequence[int | float]) -> bool:
-    """Return whether the page at `index` of a validation is one of the few that are shown, spread over all."""
-    count = int(sum(batches))
-    return index in np.linspace(0, count - 1, min(SHOWN, count)).astype(int)
-
-
-def save_picture(
-    folder: Path, page: Page, detections: Sequence[Polygon], step: int, index: int
-) -> list[tuple[str, Path]]:
-    """Write a picture of one page below `folder`/flight, and return it with its caption; nothing where that fails."""
-    place = folder / "flight" / "pictures"
-    file = place / f"step{step:06d}-{index:04d}.jpg"
-    with contextlib.suppress(OSError, cv2.error):
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        good, data = cv2.imencode(".jpg", draw_boxes(page, detections)[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 85])
-        if good:
-            file.write_bytes(data.tobytes())
-            return [(page.sample.name, file)]
-    return []
-
-
-def draw_boxes(page: Page, detections: Sequence[Polygon]) -> NDArray[np.uint8]:
-    """Return a page (H, W, 3) RGB of at most SIDE pixels: annotated boxes blue, those found red."""
-    height, width = page.canvas.shape[:2]
-    scale = min(1.0, SIDE / max(height, width))
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    canvas = np.array(cv2.resize(page.canvas, size, interpolation=cv2.INTER_AREA), np.uint8)
-    counted = [p for p, ignored in zip(page.sample.polygons, page.sample.ignored, strict=True) if not ignored]
-    for polygons, color in ((counted, TRUTH), (detections, DETECTED)):
-        points = [np.rint(transforms.warp_points(p, page.warp) * scale).astype(np.int32) for p in polygons]
-        cv2.polylines(canvas, points, isClosed=True, color=color, thickness=1, lineType=cv2.LINE_AA)
-    return canvas
 
 
 def send_best(tracker: Tracker, best: Path | None, metrics: Mapping[str, float]) -> None:

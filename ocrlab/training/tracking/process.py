@@ -14,11 +14,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ocrlab import safe_read
 from ocrlab.hardware.processes import process_tree
 
 LOOK = 2.0  # seconds between two looks for training
@@ -58,9 +57,6 @@ def serve() -> None:
         except Exception as error:
             at = f" of step {message['step']}" if "step" in message else ""
             _answer(answers, trouble=f"{message['do']}{at}: {short(error)}")
-        for picture in message["files"] if message["do"] == "pictures" else ():  # made to be sent
-            with contextlib.suppress(OSError):
-                os.unlink(picture["file"])
     with deadline(first["deadline"]):
         run.finish(last["status"], last["name"], last["metrics"])
 
@@ -78,8 +74,6 @@ def hand_over(run: Any, message: Mapping[str, Any]) -> None:
     """Give one message to the tracker."""
     if message["do"] == "log":
         run.log({key: value for key, value in message["metrics"].items() if value is not None}, message["step"])
-    elif message["do"] == "pictures":
-        run.pictures(message["files"], message["step"])
     elif message["do"] == "artifact":
         run.artifact(Path(message["file"]), message["sha256"], message["about"])
 
@@ -145,16 +139,6 @@ class TensorboardRun:
         """Write scalars."""
         for name, value in metrics.items():
             self.writer.add_scalar(name, value, step)
-
-    def pictures(self, files: Sequence[Mapping[str, Any]], step: int) -> None:
-        """Write pictures, each under its caption."""
-        import numpy as np
-
-        from ocrlab.data.image_formats import open_image
-
-        for entry in files:
-            with safe_read.open_file(entry["file"]) as file, open_image(file) as picture:
-                self.writer.add_image(f"val/{entry['caption']}", np.array(picture), step, dataformats="HWC")
 
     def artifact(self, file: Path, sha256: str, about: Mapping[str, Any]) -> None:
         """Write where the file lies and what it is; TensorBoard keeps no files."""

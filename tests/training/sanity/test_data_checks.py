@@ -84,18 +84,6 @@ def test_a_target_shifted_by_a_single_pixel_is_detected(config, samples) -> None
     assert check_named(only, "alignment: threshold map").observed.startswith("+1.0")
 
 
-@pytest.mark.parametrize("direction", [-1, 1])
-@pytest.mark.parametrize("axis", [0, 1])
-def test_a_shift_any_way_is_detected(config, samples, axis: int, direction: int) -> None:
-    class Moved(Crops):
-        def __getitem__(self, index: tuple[int, int]) -> Any:
-            crop, maps, name, problems = super().__getitem__(index)
-            maps.shrink_map[:] = np.roll(maps.shrink_map, direction, axis=axis)
-            return crop, maps, name, problems
-
-    assert words(data_checks.alignment(Moved, samples, config))["alignment: shrink map"] == "fail"
-
-
 def test_a_page_without_text_cannot_be_aligned(config, samples) -> None:
     empty = [replace(s, polygons=(), ignored=np.zeros(0, bool), texts=()) for s in samples]
     assert set(words(data_checks.alignment(Crops, empty, config)).values()) == {"skip"}

@@ -71,56 +71,6 @@ def test_an_optimiser_that_leaves_a_part_out_is_detected(config) -> None:
     assert "decoder" in finding.where and "head" not in finding.where
 
 
-def test_pages_without_text(config, batch) -> None:
-    model = detector(config)
-    assert set(words(model_checks.blank_pages(model, batch, db_loss, config)).values()) == {"ok"}
-
-    def divides(x: Tensor, y: Tensor, maps: TargetMaps, **named: Any) -> LossParts:
-        parts = db_loss(x, y, maps, **named)
-        return parts._replace(total=parts.total / (maps.shrink_map * maps.shrink_mask).sum())
-
-    def unmasked(x: Tensor, y: Tensor, maps: TargetMaps, **named: Any) -> LossParts:
-        return db_loss(x, y, maps._replace(shrink_mask=torch.ones_like(maps.shrink_mask)), **named)
-
-    assert set(words(model_checks.blank_pages(model, batch, divides, config)).values()) == {"fail"}
-    texts = words(model_checks.blank_pages(model, batch, unmasked, config))
-    assert texts == {"empty page": "ok", "all-ignored page": "fail"}
-
-
-def test_bf16_of_a_tiny_crop_is_no_reason_not_to_train() -> None:
-    exact, turned = torch.tensor([1.0, 1.0, 0.0]), torch.tensor([1.0, 0.0, 1.9])  # a cosine of 0.33
-    judgements = {
-        few: model_checks._agree("bf16", (1.0, exact), (1.001, turned), (0.02, 0.5), "", few=few)
-        for few in (True, False)
-    }
-    assert judgements[True].judgement == "warn" and judgements[False].judgement == "fail"
-    for value, gradient in ((1.5, turned), (1.0, -exact), (1.0, exact * float("nan"))):
-        assert (
-            model_checks._agree("bf16", (1.0, exact), (value, gradient), (0.02, 0.5), "", few=True).judgement == "fail"
-        )
-
-
-def test_bf16_that_computes_something_else_is_detected(config, batch) -> None:
-    assert model_checks.precision(detector(config), batch, db_loss, config).judgement == "ok"
-
-    class Overflows(Detector):
-        def forward(self, images: Tensor, letterbox: bool = False) -> Maps:
-            maps = super().forward(images, letterbox)
-            low = maps.probability_logits.dtype == torch.bfloat16
-            return Maps(maps.probability_logits * (3e38 if low else 1) * (10 if low else 1), maps.threshold_logits)
-
-    class Other(Detector):
-        def forward(self, images: Tensor, letterbox: bool = False) -> Maps:
-            maps = super().forward(images, letterbox)
-            sign = -1 if maps.probability_logits.dtype == torch.bfloat16 else 1
-            return Maps(sign * maps.probability_logits, sign * maps.threshold_logits)
-
-    for kind in (Overflows, Other):
-        torch.manual_seed(0)
-        net = kind(config.encoder, config.decoder, config.width)
-        assert model_checks.precision(net, batch, db_loss, config).judgement == "fail"
-
-
 def spoilt(spoil: Any) -> Any:
     """Return the DB loss with other arguments."""
 
@@ -162,16 +112,6 @@ def test_learning_by_heart_ends_where_the_loss_does(config, samples) -> None:
     )
     assert len(learned.curve) == 1
     assert model_checks.by_heart(learned, 1.0).judgement == "fail"
-
-
-def test_the_part_of_a_page_shows_whole_legible_boxes(samples) -> None:
-    sample, warp = model_checks.window(samples)
-    [chosen] = model_checks.legible(sample, -warp[None, :, 2], float(warp[0, 0]))
-    assert model_checks.ENOUGH <= chosen.sum() <= model_checks.MOST
-    for polygon, inside in zip(sample.polygons, chosen, strict=True):
-        moved = np.asarray(polygon, float) @ warp[:, :2].T + warp[:, 2]
-        fits = moved.min() >= 2 and moved.max() <= model_checks.SIDE - 2
-        assert inside == (fits and np.ptp(moved, axis=0).min() >= model_checks.LEGIBLE)
 
 
 def test_a_page_without_a_legible_box_is_skipped(config, samples, monkeypatch):

@@ -26,8 +26,7 @@ def test_what_trains_is_sane_and_the_global_generators_are_left_alone(config) ->
     assert report.contract is not None and "decoder.fusion" in {stage.name for stage in report.contract.stages}
     assert report.ok, str(report)
     assert set(words(report.checks).values()) <= {"ok", "skip"}
-    assert check_named(report.checks, "GPU against CPU").judgement == ("ok" if torch.cuda.is_available() else "skip")
-    assert len(report.checks) == 18
+    assert len(report.checks) == 11
     assert all(check.name in str(report) for check in report.checks)
 
 
@@ -61,7 +60,7 @@ def test_a_check_that_raises_has_failed_and_the_others_go_on(config) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError("by design")
 
-    report = sanity_checks.check(config, loss=broken, only=["contract", "loss", "pages"])
+    report = sanity_checks.check(config, loss=broken, only=["contract", "loss"])
     assert check_named(report.checks, "loss").observed.startswith(
         "ZeroDivisionError: by design (test_sanity_checks.py:"
     )

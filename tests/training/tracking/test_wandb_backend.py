@@ -9,8 +9,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
 import pytest
 
 from ocrlab.config.schema import Tracking
@@ -40,17 +38,10 @@ def begin(run: Path, mode: str = "online", deadline: float = 60, step: int = 0) 
     return client.start(settings, "first", run, {"batch_size": 4, "data": "/srv/private/sroie"}, step)
 
 
-def picture(run: Path) -> Path:
-    file = run / "flight" / "page.jpg"
-    cv2.imwrite(str(file), np.full((40, 30, 3), 128, np.uint8))
-    return file
-
-
 def test_online_a_run_arrives_whole_and_is_resumed(server: Any, run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     tracker = begin(run)
     for step in (1, 2, 3):
         tracker.log({"loss": 1 / step}, step)
-    tracker.pictures([("page one", picture(run))], 3)
     tracker.finish("failed")  # as at SIGTERM
     [(name, stored)] = server.runs.items()
     assert (stored["displayName"], stored["exit"]) == ("first", 1)
@@ -69,7 +60,6 @@ def test_online_a_run_arrives_whole_and_is_resumed(server: Any, run: Path, capfd
     assert (stored["displayName"], stored["exit"], stored["inserted"]) == ("last_0.9000", 0, 1)
     assert sorted(stored["tags"]) == ["status:completed"]
     assert stored["summary"]["hmean@0.5"] == 0.9
-    assert [file for file in stored["files"] if file.startswith("media/images/val/pages")]
     [artifact] = server.artifacts.values()
     assert artifact["committed"]
     assert artifact["files"]["best.ckpt"] == best.read_bytes()
@@ -89,7 +79,6 @@ def test_offline_it_is_all_in_the_run_folder_and_can_be_sent_later(server, run, 
     assert tracker.child is not None
     assert KEY not in Path(f"/proc/{tracker.child.pid}/cmdline").read_text()
     tracker.log({"val/hmean": 0.5}, 10)
-    tracker.pictures([("page one", picture(run))], 10)
     best = run / "flight" / "best.ckpt"
     best.write_bytes(b"weights")
     tracker.artifact(best, sha256(best), {})
@@ -229,7 +218,6 @@ def test_a_training_that_is_resumed_goes_on_in_the_same_run(
     assert (stored["inserted"], stored["exit"], server.asked.count("RunResumeStatus")) == (1, 0, 2)
     assert [line["_step"] for _, line in sorted(stored["history"].items())] == [1, 2, 3, 4]
     assert stored["tags"] == ["status:completed"]
-    assert [file for file in stored["files"] if file.startswith("media/images/val/pages")]
     [artifact] = server.artifacts.values()
     assert artifact["committed"]
     [best] = (folder / "checkpoints").glob("best-*.ckpt")
