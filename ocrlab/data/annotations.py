@@ -71,12 +71,15 @@ class PageError(DataError):
 def page_errors(file: Path | Member | None, line: int | None = None) -> Iterator[None]:
     """Raise PageError for whatever is raised while one page is read or judged, so that it costs no other page.
 
-    A parser of a stranger's file raises what nobody foresaw; an error of ocrlab keeps its words.
+    A parser of a stranger's file raises what nobody foresaw; an error of ocrlab keeps its words, and its place if it
+    has one.
     """
     try:
         yield
-    except PageError:
-        raise
+    except PageError as error:
+        if error.file is not None or file is None:
+            raise
+        raise error.within(file=file, line=line) from None
     except OcrlabError as error:
         raise PageError(error.what, file=file, line=line, got=error.got, need=error.need, do=error.do) from error
     except MemoryError as error:

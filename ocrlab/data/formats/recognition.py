@@ -61,11 +61,8 @@ class FileReader:
             with page_errors(file):
                 boxes = read(text, file)
         else:
-            try:
-                with page_errors(file):
-                    name, boxes = single_page(parse(text))
-            except PageError as error:
-                raise error.within(file=file) from None
+            with page_errors(file):
+                name, boxes = single_page(parse(text))
         if image and isinstance(name, str) and PurePosixPath(name.replace("\\", "/")).name == image.name:
             leads_away = ".." in name or name[:1] == "/" or name[1:2] == ":"
             name = name if leads_away else image.name
@@ -101,11 +98,8 @@ def pages(source: Source, split: str) -> tuple[list[Reader], list[PageError], li
         return _lines(source, text), [], []
     if isinstance(data, list) or (_fitting(PAGES, data) and not _fitting(SETS, data)):
         return [partial(_row, source, None, row) for row in (data if isinstance(data, list) else [data])], [], []
-    try:
-        with page_errors(file):
-            entries, notes = _recognised(SETS, data)(data, lines := Lines(text))
-    except PageError as error:
-        raise error.within(file=file) from None
+    with page_errors(file):
+        entries, notes = _recognised(SETS, data)(data, lines := Lines(text))
     chosen = [entry for entry in entries if entry.split == split]
     names = sorted({entry.split for entry in entries if entry.split})
     if chosen:
@@ -148,13 +142,10 @@ def _folder(source: Source) -> tuple[list[Reader], list[PageError]]:
 
 def _row(source: Source, number: int | None, row: Any) -> Page:
     """Read a page that is a line of JSON lines, or an object in a list, which has no number."""
-    try:
-        with page_errors(source.annotations, number):
-            if number is not None:
-                row.encode()
-            name, boxes = single_page(row if number is None else parse(row))
-    except PageError as error:
-        raise error.within(file=source.annotations, line=number) from None
+    with page_errors(source.annotations, number):
+        if number is not None:
+            row.encode()
+        name, boxes = single_page(row if number is None else parse(row))
     image = locate(name, source, number, beside=source.annotations.parent)
     return Page(_page_name(name, image, source), image, source.annotations, number, boxes)
 

@@ -90,14 +90,11 @@ class ShardIndex:
 def read(image: Member, annotation: Member, name: str) -> Page:
     """Read one page; raises PageError."""
     file = Path(str(annotation))
-    try:
-        with page_errors(file):
-            data = parse(annotation.read_bytes().decode("utf-8-sig"))
-            if isinstance(data, dict) and "image" not in data:
-                data["image"] = image.name  # the tar says which one it is
-            return Page(name, image, file, None, single_page(data)[1])
-    except PageError as error:
-        raise error.within(file=file) from None
+    with page_errors(file):
+        data = parse(annotation.read_bytes().decode("utf-8-sig"))
+        if isinstance(data, dict) and "image" not in data:
+            data["image"] = image.name  # the tar says which one it is
+        return Page(name, image, file, None, single_page(data)[1])
 
 
 def open_index(files: Sequence[Path], name: str, progress: Progress | None = None) -> ShardIndex:

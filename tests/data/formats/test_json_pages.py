@@ -76,6 +76,15 @@ def test_a_bad_word_is_named_with_its_line(tmp_path: Path, word: Any, says: str)
     assert caught.value.line == len(lines) - lines[::-1].index(next(x for x in lines[::-1] if '"w"' in x))
 
 
+def test_missing_images_are_named_with_their_lines_in_any_order(tmp_path: Path) -> None:
+    content = {"images": {f"{name}.png": {"words": {}} for name in "xyz"}}
+    pages = readers(tmp_path, "ufo.json", content)
+    for at in (0, 2, 1, 1, 0):
+        with pytest.raises(PageError, match=f"'{'xyz'[at]}.png' does not exist") as caught:
+            pages[at]()
+        assert caught.value.line == 3 + 3 * at
+
+
 @pytest.mark.parametrize(("content", "says"), [
     ("", "not JSON. Given: nothing at all"),
     ('{"images": {\n "a.png": }\n}', "ufo.json:2: not JSON. Given: Expecting value"),
