@@ -12,7 +12,7 @@ FOLDER = "OCRLAB_WATCH"
 REPLAY = "OCRLAB_REPLAY"  # environment: path of a job; the program is then a replay
 RUNS = "runs"  # file in it: the folder in which the program makes its run folder
 RECORD = "record"  # file in it: the folder that holds the flight record of the program, wherever that is
-RUN = "run"  # file in it: the run folder itself, and the process that owns it, where that is not the program
+RUN = "run"  # file in it: the run folder itself, and the process that owns it, which a launcher may have started
 
 
 def watched() -> bool:
@@ -26,7 +26,7 @@ def report_runs(runs: Path | str) -> None:
 
 
 def report_run(run: Path | str) -> None:
-    """Tell the watcher, if there is one, that this process owns a run folder, though a launcher started it."""
+    """Tell the watcher, if there is one, that this process owns a run folder; never raises."""
     _write(RUN, f"{os.getpid()} {Path(run).absolute()}")
 
 

@@ -41,17 +41,10 @@ class Level(enum.Enum):
         """Return the level of a stored confidence, which may be a little lower."""
         return next((level for level in cls if confidence >= level.value - 0.05), cls.POSSIBLE)
 
-    @property
-    def higher(self) -> Level:
-        """The next stronger level; of the strongest one itself."""
+    def shifted(self, steps: int) -> Level:
+        """Return the level so many steps stronger, or weaker where negative; the strongest or the weakest at most."""
         levels = list(Level)
-        return levels[max(levels.index(self) - 1, 0)]
-
-    @property
-    def lower(self) -> Level:
-        """The next weaker level; of the weakest one itself."""
-        levels = list(Level)
-        return levels[min(levels.index(self) + 1, len(levels) - 1)]
+        return levels[min(max(levels.index(self) - steps, 0), len(levels) - 1)]
 
 
 class Role(enum.Enum):
@@ -129,19 +122,9 @@ class Entry:
     def form(self, lines: Iterable[str]) -> Form:
         """Return the first form that one of the lines shows, else the fix and experiment of all."""
         shown = list(lines)
-        matching = (form for form in self.forms if any(form.line.search(line) for line in shown))
-        form = next(matching, None)
-        if form is None:
-            return Form(re.compile(""), self.fix, self.experiment, title=self.title)
+        general = Form(re.compile(""), self.fix)
+        form = next((form for form in self.forms if any(form.line.search(line) for line in shown)), general)
         return replace(form, experiment=form.experiment or self.experiment, title=form.title or self.title)
-
-
-@dataclass(frozen=True)
-class Guide:
-    """A console workflow that several causes point at."""
-
-    title: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -149,7 +132,7 @@ class Catalogue:
     """All causes by id in the order of the file, the guides, and the advice lines that are not evidence."""
 
     entries: dict[str, Entry]
-    guides: dict[str, Guide]
+    guides: dict[str, tuple[str, str]]  # console workflows that several causes point at: title and text
     advice: re.Pattern[str]
 
     def signs(self) -> Iterator[Sign]:
@@ -164,7 +147,7 @@ def load() -> Catalogue:
     with FILE.open("rb") as file:
         table = tomllib.load(file)
     entries = {entry.id: entry for entry in map(_entry, table["cause"])}
-    guides = {name: Guide(guide["title"], guide["text"].strip("\n")) for name, guide in table["guide"].items()}
+    guides = {name: (guide["title"], guide["text"].strip("\n")) for name, guide in table["guide"].items()}
     return Catalogue(entries, guides, re.compile("|".join(f"(?:{line})" for line in table["advice"]), re.MULTILINE))
 
 
@@ -187,19 +170,19 @@ def explain(name: str, *, signatures: bool = True) -> str:
 
     `signatures` are the regular expressions that show it, which few people want to read.
     """
-    catalogue_ = load()
-    if name not in catalogue_.entries:
-        near = [other for other in catalogue_.entries if name.split(".")[-1] in other or name.split(".")[0] in other]
+    entries = load().entries
+    if name not in entries:
+        near = [other for other in entries if name.split(".")[-1] in other or name.split(".")[0] in other]
         do = "ocrlab diagnose --explain lists all"
         raise ConfigError(f"{name!r} is not a cause", need=", ".join(near[:6]) or "an id", do=do)
-    entry = catalogue_.entries[name]
+    entry = entries[name]
     parts = [f"{entry.id}: {entry.title}", "", entry.about, "", "Why, most frequent first"]
     parts += [f"  {number}. {why}" for number, why in enumerate(entry.why, 1)]
     parts += ["", "The experiment that decides", f"  {entry.experiment}", "", "Fix", f"  {entry.fix}"]
     parts += [f"  {form.fix}    (where a line has: {form.line.pattern})" for form in entry.forms]
-    parts += ["", "Looks the same"] + [f"  {other}: {catalogue_.entries[other].title}" for other in entry.otherwise]
-    for guide in (catalogue_.guides[guide] for guide in entry.guides):
-        parts += ["", guide.title, *(f"  {line}" for line in guide.text.splitlines())]
+    parts += ["", "Looks the same"] + [f"  {other}: {entries[other].title}" for other in entry.otherwise]
+    for title, text in (load().guides[guide] for guide in entry.guides):
+        parts += ["", title, *(f"  {line}" for line in text.splitlines())]
     if signatures:
         parts += ["", "Signatures"]
         for sign in entry.signs:

@@ -40,7 +40,6 @@ DISCOUNT = 0.75  # of a cause that something speaks against: an earlier error, a
 LOOKALIKES = (0.3, 0.24, 0.18, 0.14)  # of the causes that look the same, in the catalogue's order
 MOST_CAUSES, MOST_LINES = 5, 4
 LAST_RESORT = "notebook.kernel_died"  # a wrapper that is an answer where only guesses are left
-WENT_ON = 4  # lines of progress after a message: the program survived it
 STICKY = ("kernel.", "gpumem.", "data.index_range", "hw.")
 EXPLAINS = ("data.index_range", "hw.", "build.", "driver.", "num.", "wsl.")  # asynchronous errors, wherever it stands
 BUSY = re.compile(r"busy (?:at|in) ")  # a thread that uses the CPU is neither stopped nor asleep: no look-alikes
@@ -109,7 +108,7 @@ def classify(incident: Incident) -> Verdict:
     if evidence.still_moved(incident):
         return _verdict_of_a_slow_program(incident, stack_hits)
 
-    log_hits = evidence.drop_shm_guesses(evidence.find_hits(texts), incident)
+    log_hits = evidence.find_hits(texts, incident)
     hits = confidence_caps.apply_caps(_relevant(log_hits, incident, texts), texts)
     hits += evidence.fact_hits(incident) + stack_hits + first_failed_rank.rank_hits(failed_rank)
     if stack_hits:  # who took the stacks has ended it
@@ -128,7 +127,7 @@ def classify(incident: Incident) -> Verdict:
     if not _ended_well(incident, texts):
         ruled_out = final_exception.rule_out_survived(confidence_caps.apply_caps(log_hits, texts), hits, texts)
     ruled_out += [*_disproved(candidates, incident), *_wrappers(candidates)]
-    ruled_out += [*_survived(candidates, texts), *_consequences(candidates), *_follow_ups(candidates)]
+    ruled_out += [*_consequences(candidates), *_follow_ups(candidates)]
     causes = _causes(candidates, {out.id for out in ruled_out}, incident, texts)
     if causes and incident.status not in HUNG:
         causes[0] = failure_place.add_place(causes[0], texts)
@@ -181,11 +180,8 @@ def _verdict_of_a_slow_program(incident: Incident, stack_hits: list[Hit]) -> Ver
     """Return the verdict of a program that still moved at its time limit: where it stood, which explains little."""
     ranked = sorted(_candidates(stack_hits).values(), key=lambda candidate: -candidate.confidence)
     causes = [_cause(candidate, LOOKALIKES[0]) for candidate in ranked[:MOST_CAUSES]]
-    seconds = incident.facts.get("run_seconds")
-    span = f"after {seconds:.0f} s " if isinstance(seconds, int | float) else ""
-    missing = [f"nothing that failed: it still moved when it was ended {span}at its time limit; a longer --timeout"]
-    end = Verdict(status=incident.status, exit_code=incident.exit_code, signal=incident.signal)
-    return replace(end, causes=causes, missing=missing)
+    missing = ["nothing that failed: it still moved when it was ended at its time limit; a longer --timeout"]
+    return Verdict(None, incident.status, incident.exit_code, incident.signal, causes=causes, missing=missing)
 
 
 def _candidates(hits: list[Hit]) -> dict[str, Candidate]:
@@ -222,20 +218,6 @@ def _wrappers(candidates: dict[str, Candidate]) -> Iterator[RuledOut]:
             line = candidate.hits[0].evidence
             candidate.confidence = 0.0
             yield RuledOut(candidate.id, f"line {line.line} of {line.file} only reports the failure of something else")
-
-
-def _survived(candidates: dict[str, Candidate], texts: list[LogText]) -> Iterator[RuledOut]:
-    """Lower an early message after which the program made progress, where a later one stands at its end."""
-    timed = [each for each in candidates.values() if each.first and each.confidence >= Level.LIKELY.value]
-    for candidate in timed:
-        text, line = candidate.places[-1]
-        later = [each.first for each in timed if each.first and each.first > (text, line) and each is not candidate]
-        if not later or candidate.id.startswith(STICKY):
-            continue  # after a sticky CUDA error nothing goes on
-        progress = texts[text].progress if 0 <= text < len(texts) else ()
-        if sum(line < number < max(later)[1] for number in progress) >= WENT_ON:
-            candidate.confidence *= DISCOUNT**2
-            yield RuledOut(candidate.id, f"the program went on after line {line}")
 
 
 def _consequences(candidates: dict[str, Candidate]) -> Iterator[RuledOut]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ocrlab.debug.diagnosis import catalogue, cuda_compatibility, oom_message
 from ocrlab.debug.diagnosis.catalogue import Level, Role
-from ocrlab.debug.diagnosis.log_text import HEAD, TAIL, LogText, by_person, clean_lines, clean_log, read_excerpt
+from ocrlab.debug.diagnosis.log_text import HEAD, TAIL, LogText, by_person, clean_log, read_excerpt
 from ocrlab.hardware.processes import exit_codes
-from ocrlab.hardware.processes.kernel_log import xid_owners
+from ocrlab.hardware.processes.kernel_log import Event, events, xid_owners
 from ocrlab.records import Evidence, Incident
 
 CONTEXT, KERNEL_LOG = "context", "kernel_log.txt"
@@ -55,13 +55,6 @@ OF_A_GPU = ("gpumem.", "kernel.", "hw.gpu", "hw.xid_app", "dist.p2p", "hang.gpu_
 SHM_USE = re.compile(r"leaked shared_memory objects|multiprocessing/shared_memory\.py")
 BUS = re.compile(r"[Bb]us error|SIGBUS|总线错误")
 KILLED = re.compile(r"killed by signal: Killed|^Killed\s*$|\bSIGKILL\b", re.MULTILINE)
-# mm/oom_kill.c, arch/x86/kernel/traps.c, arch/x86/mm/fault.c, and the NVIDIA kernel module.
-KERNEL_LINES = {
-    "oom": re.compile(r"(?:Kill(?:ed)? process |oom-kill:[^\n]{0,300},pid=|reaped process )(?P<pid>\d+)"),
-    "trap": re.compile(r"\[(?P<pid>\d+)\] trap invalid opcode ip:\S+ sp:\S+ error:\S+(?: in (?P<what>[^\s\[]+))?"),
-    "fault": re.compile(r"\[(?P<pid>\d+)\]: segfault at \S+ ip \S+ sp \S+ error \d+(?: in (?P<what>[^\s\[]+))?"),
-    "xid": re.compile(r"Xid \([^)\n]{1,40}\): (?P<what>\d+)(?:, pid='?(?P<pid>\d+))?"),
-}
 OOM_HEADER = re.compile(r"invoked oom-killer|\bmemory: usage \d")  # names who asked for memory, not who was killed
 
 
@@ -81,43 +74,29 @@ class Hit:
         return replace(self, level=self.level.at_most(level))
 
 
-@dataclass(frozen=True)
-class KernelLine:
-    """One line: its kind (oom, trap, fault, xid), whose it is, the library or the Xid, its number and text."""
-
-    kind: str
-    pid: int
-    what: str
-    number: int
-    text: str
-
-
 def own_pids(facts: Mapping[str, Any]) -> set[int]:
     """Return the numbers under which the kernel log knows the program's processes, from the facts of an incident."""
     return {int(pid) for key in ("pids", "oom_pids") for pid in facts.get(key) or ()}
 
 
-def process_lines(text: str) -> list[KernelLine]:
-    """Return every line that names a process."""
-    named = []
-    lines = list(clean_lines(text))
-    owners = xid_owners([line.text for line in lines])
-    for place, line in enumerate(lines):
-        matches = ((kind, pattern.search(line.text)) for kind, pattern in KERNEL_LINES.items())
-        kind, match = next(((kind, match) for kind, match in matches if match), ("", None))
-        if match:
-            what = match.groupdict().get("what") or "unmapped code"
-            pid = match["pid"] or owners.get(place)  # an Xid may name none
+def process_events(text: str) -> dict[int, Event]:
+    """Return what a kernel log says of processes, by the number of the line; an Xid may name its process elsewhere."""
+    lines = text.split("\n")
+    owners = xid_owners(lines)
+    named = {}
+    for number, line in enumerate(lines):
+        for event in events([line]):
+            pid = event.pid or owners.get(number)
             if pid:
-                named.append(KernelLine(kind, int(pid), what, line.number, line.text.strip()))
+                named[number + 1] = replace(event, pid=pid, text=line.strip())
     return named
 
 
-def blank_other_processes(text: str, ours: Iterable[int]) -> str:
+def blank_other_processes(text: str, ours: set[int]) -> str:
     """Return a kernel log in which the lines about other people's processes are empty; numbers of lines stay."""
-    mine, named = set(ours), process_lines(text)
-    foreign = {line.number for line in named if line.pid not in mine}
-    header = None if any(line.kind == "oom" and line.pid in mine for line in named) else OOM_HEADER
+    named = process_events(text)
+    foreign = {number for number, event in named.items() if event.pid not in ours}
+    header = None if any(event.kind == "oom" and event.pid in ours for event in named.values()) else OOM_HEADER
     return "\n".join(
         "" if number in foreign or (header and header.search(line)) else line
         for number, line in enumerate(text.split("\n"), 1)
@@ -138,8 +117,11 @@ def clean_texts(incident: Incident) -> list[LogText]:
     return [clean_log(name, text, advice) for name, text in texts.items()]
 
 
-def find_hits(texts: list[LogText]) -> list[Hit]:
-    """Return every hit of signatures, memory numbers, versions, exit codes and stacks in the texts."""
+def find_hits(texts: list[LogText], incident: Incident) -> list[Hit]:
+    """Return every hit of signatures, memory numbers, versions, exit codes and stacks in the texts of an incident.
+
+    A full /dev/shm is not blamed for a bus error where it had room.
+    """
     written = {text.name for text in texts if text.name == CONTEXT or by_person(text.text)}
     hits: list[Hit] = []
     for order, text in enumerate(texts):
@@ -147,6 +129,8 @@ def find_hits(texts: list[LogText]) -> list[Hit]:
         for signal, offset in exit_codes.find_signals(text.text)[:5]:  # where it stands is not where in time it belongs
             hits += _signal_hits(signal, quote(text, offset), f"a process died of {signal}")
     hits += [hit for sign in catalogue.load().signs() for hit in _signature_hits(sign, texts, written)]
+    has_room = _has_shared_memory(incident)
+    hits = [hit for hit in hits if not (has_room and hit.cause == "host.shm" and BUS.search(hit.evidence.text))]
     return hits + _version_hits(texts)
 
 
@@ -180,16 +164,12 @@ def _signature_hits(sign: catalogue.Sign, texts: list[LogText], written: set[str
 
 
 def _memory_hits(text: LogText, order: int) -> list[Hit]:
-    """Return what the numbers of out-of-memory messages and of an nvidia-smi table support."""
+    """Return what the numbers of out-of-memory messages support."""
     hits = []
     for message in oom_message.parse(text.text)[:5]:
         evidence = quote(text, message.offset)
         place = None if text.name == CONTEXT else (order, evidence.line or 0)
         hits += [Hit(each.cause, each.level, evidence, each.why, place) for each in oom_message.judge(message)]
-    if memory := oom_message.orphaned_memory(text.text):
-        used, total, offset = memory
-        why = f"{used} of {total} MiB are in use and nvidia-smi shows no process"
-        hits.append(Hit("gpumem.foreign", Level.STRONG, quote(text, offset), why))
     return hits
 
 
@@ -205,9 +185,10 @@ def _version_hits(texts: list[LogText]) -> list[Hit]:
     if mismatch is None or not LIBRARY_ERRORS.search(whole):
         return []
     ends = itertools.accumulate(len(text.text) + 1 for text in texts)
-    text, end = next((text, end) for text, end in zip(texts, ends, strict=True) if mismatch.offset < end)
+    why, offset = mismatch
+    text, end = next((text, end) for text, end in zip(texts, ends, strict=True) if offset < end)
     level = Level.LIKELY if text.name == CONTEXT else Level.STRONG
-    return [Hit("build.arch", level, quote(text, mismatch.offset - end + len(text.text) + 1), mismatch.why)]
+    return [Hit("build.arch", level, quote(text, offset - end + len(text.text) + 1), why)]
 
 
 def quote(text: LogText, offset: int) -> Evidence:
@@ -221,7 +202,8 @@ def fact_hits(incident: Incident) -> list[Hit]:
     """Return what the facts of an incident support; a watcher's own kill is not evidence."""
     facts = incident.facts
     pids = own_pids(facts)
-    hits = [_kernel_hit(line) for line in process_lines(incident.texts.get(KERNEL_LOG, "")) if line.pid in pids]
+    named = process_events(incident.texts.get(KERNEL_LOG, ""))
+    hits = [hit for number, event in named.items() if event.pid in pids for hit in _kernel_hits(number, event)]
     if facts.get("oom_kills") and was_killed(incident):  # else it was another program in the same group
         hits.append(_measured("host.oom_kill", f"the control group's oom_kill counter grew by {facts['oom_kills']}"))
     hits += _end_hits(incident)
@@ -234,17 +216,20 @@ def _measured(cause: str, why: str) -> Hit:
     return Hit(cause, Level.DECISIVE, Evidence("facts", None, why), why, MEASURED)
 
 
-def _kernel_hit(line: KernelLine) -> Hit:
-    cause, level, why, place = {
-        "oom": ("host.oom_kill", Level.DECISIVE, f"the kernel killed our process {line.pid}", MEASURED),
-        "trap": ("build.cpu_isa", Level.DECISIVE, f"invalid opcode in {line.what}", MEASURED),
-        "fault": ("native.segv", Level.STRONG, f"segmentation fault in {line.what}", None),
-        "xid": ("hw.gpu", Level.STRONG, f"Xid {line.what} names our process {line.pid}", None),
-    }[line.kind]
-    quoted = Evidence(KERNEL_LOG, line.number, line.text[:300])
-    if line.kind == "xid" and line.what in APPLICATION_XIDS:  # what the program prints says which of its errors
-        return Hit("hw.xid_app", level, quoted, why, place, Role.WRAPPER)
-    return Hit(cause, level, quoted, why, place)
+def _kernel_hits(number: int, event: Event) -> list[Hit]:
+    library, line = event.library or "unmapped code", Evidence(KERNEL_LOG, number, event.text[:300])
+    if event.kind == "oom":
+        why = f"the kernel killed our process {event.pid}"
+        return [Hit("host.oom_kill", Level.DECISIVE, line, why, MEASURED)]
+    if event.kind == "trap" and event.detail == "invalid opcode":
+        return [Hit("build.cpu_isa", Level.DECISIVE, line, f"invalid opcode in {library}", MEASURED)]
+    if event.kind == "segfault":
+        return [Hit("native.segv", Level.STRONG, line, f"segmentation fault in {library}")]
+    if event.kind == "xid":  # of an error of the program: what it prints says which one
+        of_program = event.detail in APPLICATION_XIDS
+        cause, role = ("hw.xid_app", Role.WRAPPER) if of_program else ("hw.gpu", Role.CAUSE)
+        return [Hit(cause, Level.STRONG, line, f"Xid {event.detail} names our process {event.pid}", role=role)]
+    return []
 
 
 def _end_hits(incident: Incident) -> list[Hit]:
@@ -310,10 +295,3 @@ def _has_shared_memory(incident: Incident) -> bool:
     left = incident.facts.get("shm_free_bytes")
     used = any(SHM_USE.search(text) for text in incident.texts.values())
     return isinstance(left, int) and left > SHM_LEFT and not used
-
-
-def drop_shm_guesses(hits: list[Hit], incident: Incident) -> list[Hit]:
-    """Return the hits without those that blame a full /dev/shm for a bus error although it had room."""
-    if not _has_shared_memory(incident):
-        return hits
-    return [hit for hit in hits if hit.cause != "host.shm" or not BUS.search(hit.evidence.text)]

@@ -62,8 +62,8 @@ def _explain(verdict: Verdict, incident: Incident) -> Verdict:
     failure = failure_of(incident)
     if failure is None:
         return verdict
-    verdict = replace(verdict, values=_values(incident, failure))
-    stored = incident.facts.get("explained")
+    values, stored = incident.facts.get("known_values"), incident.facts.get("explained")
+    verdict = replace(verdict, values=list(map(str, values)) if isinstance(values, list) else known_values(failure))
     if isinstance(stored, Mapping):  # made when the values were there
         fitting: tuple[str, ...] = (str(stored.get("cause")), OWN_CODE)
         explained: dict[str, Any] = {name: str(stored[name]) for name in ("explanation", "fix")}
@@ -83,12 +83,6 @@ def _explain(verdict: Verdict, incident: Incident) -> Verdict:
     causes = list(verdict.causes)
     causes[at] = replace(causes[at], **explained)
     return replace(verdict, causes=causes)
-
-
-def _values(incident: Incident, failure: failures.Failure) -> list[str]:
-    """Return the sentences on the values of the failing line: those that are stored, else new ones."""
-    stored = incident.facts.get("known_values")
-    return list(map(str, stored)) if isinstance(stored, list) else known_values(failure)
 
 
 def _own_error(verdict: Verdict, incident: Incident, failure: failures.Failure) -> Verdict:
@@ -120,11 +114,8 @@ def stored_facts(verdict: Verdict, incident: Incident) -> dict[str, Any]:
     Values may hold anything that a program knows, and a folder may be shared.
     """
     facts = {name: value for name, value in incident.facts.items() if name not in ("values", "cells")}
-    for cause in verdict.causes:
-        if cause.explanation:
-            named = {"cause": cause.id, "explanation": cause.explanation, "fix": cause.fix, "edit": cause.edit}
-            facts["explained"] = named
-            break
+    for cause in [cause for cause in verdict.causes if cause.explanation][:1]:
+        facts["explained"] = {"cause": cause.id, "explanation": cause.explanation, "fix": cause.fix, "edit": cause.edit}
     return facts | ({"known_values": verdict.values} if verdict.values else {})
 
 

@@ -7,15 +7,14 @@ the module's name: `self.bert(`, `self.embeddings(`, `self.word_embeddings(`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePath
 
 from ocrlab.debug.diagnosis.hangs import stack_patterns
-from ocrlab.debug.diagnosis.log_records import LoggedException, LoggedFrame, read_frame
+from ocrlab.debug.diagnosis.log_records import LoggedException, LoggedFrame, LoggedThread, read_frame
 from ocrlab.debug.diagnosis.log_text import LogText
-from ocrlab.hardware.processes.stack_types import Frame
 from ocrlab.records import Cause, Evidence
 
 CALLING = re.compile(r"(?:_wrapped_call_impl|_call_impl|__call__|_slow_forward)\Z")  # functions of Module
@@ -102,41 +101,32 @@ def _callee(code: str) -> str:
     return re.sub(r"\[(\w+)\]", lambda index: f".{index[1] if index[1].isdigit() else '*'}", mine[0])
 
 
-@dataclass(frozen=True)
-class Trace:
-    """A traceback with its exception, or the stack of a thread: its lines, and the program's own frames in it."""
-
-    first: int
-    last: int
-    own: Sequence[LoggedFrame]  # innermost first
-    exception: LoggedException | None = None
-    fatal: bool = False
-
-    @property
-    def accident(self) -> bool:
-        """Whether its frames only show where the main process was when a worker died."""
-        return self.exception is not None and any(
-            HANDLER in frame.file.replace("\\", "/") for frame in self.exception.frames
-        )
-
-    @property
-    def innermost(self) -> LoggedFrame | None:
-        """The innermost own frame that has a name: the function around a comprehension says more."""
-        return next((frame for frame in self.own if not ANONYMOUS.match(frame.function)), next(iter(self.own), None))
+Trace = LoggedException | LoggedThread
 
 
 def _traces(page: LogText) -> list[Trace]:
-    def own(frames: Iterable[Frame]) -> list[LoggedFrame]:
-        logged = [frame for frame in frames if isinstance(frame, LoggedFrame) and not frame.listed]
-        return [frame for frame in logged if not stack_patterns.is_library(frame)]
+    """Return the tracebacks and the stacks of threads of a log, in its order."""
+    traced = [exception for exception in page.records.exceptions if exception.traced]
+    return sorted([*traced, *page.records.threads], key=lambda trace: trace.first)
 
-    traces = [
-        Trace(exception.first, exception.last, own(reversed(exception.frames)), exception)
-        for exception in page.records.exceptions
-        if exception.traced
-    ]
-    traces += [Trace(t.first, t.last, own(t.frames), fatal=t.fatal) for t in page.records.threads]
-    return sorted(traces, key=lambda trace: trace.first)
+
+def _own_frames(trace: Trace) -> list[LoggedFrame]:
+    """Return the program's own frames, innermost first."""
+    frames = reversed(trace.frames) if isinstance(trace, LoggedException) else trace.frames
+    logged = [frame for frame in frames if isinstance(frame, LoggedFrame) and not frame.listed]
+    return [frame for frame in logged if not stack_patterns.is_library(frame)]
+
+
+def _innermost(trace: Trace) -> LoggedFrame | None:
+    """Return the innermost own frame that has a name: the function around a comprehension says more."""
+    frames = _own_frames(trace)
+    return next((frame for frame in frames if not ANONYMOUS.match(frame.function)), next(iter(frames), None))
+
+
+def _is_accident(trace: Trace) -> bool:
+    """Return whether the frames of an exception only show where the main process was when a worker died."""
+    files = (frame.file.replace("\\", "/") for frame in trace.frames)
+    return isinstance(trace, LoggedException) and any(HANDLER in file for file in files)
 
 
 def add_place(cause: Cause, texts: list[LogText]) -> Cause:
@@ -147,15 +137,15 @@ def add_place(cause: Cause, texts: list[LogText]) -> Cause:
     reason, main = _abort(first, texts, traces)
     if trace is None:
         return replace(cause, evidence=[*reason, *cause.evidence][: MOST - len(main)] + main)
-    lines = [line for line in cause.evidence if not (trace.own and read_frame(line.text))]
-    exception, lines = trace.exception, [*reason, *lines]
-    if exception and exception.text and (first is None or read_frame(first.text) or RELAYED.search(first.text)):
-        lines = [Evidence(name, exception.number, exception.text.strip()[:300]), *lines]
-    called = failing_module(exception) if exception else None
-    if called:
-        lines = [*lines[:1], Evidence(name, *called), *lines[1 : MOST - 2]]
-    if trace.innermost:
-        lines = [*lines[: MOST - 1], Evidence(name, trace.innermost.number, trace.innermost.text)]
+    innermost = _innermost(trace)
+    lines = [*reason, *(line for line in cause.evidence if not (innermost and read_frame(line.text)))]
+    if isinstance(trace, LoggedException):
+        if trace.text and (first is None or read_frame(first.text) or RELAYED.search(first.text)):
+            lines = [Evidence(name, trace.number, trace.text.strip()[:300]), *lines]
+        if called := failing_module(trace):
+            lines = [*lines[:1], Evidence(name, *called), *lines[1 : MOST - 2]]
+    if innermost:
+        lines = [*lines[: MOST - 1], Evidence(name, innermost.number, innermost.text)]
     unique = {(line.file, line.line, line.text): line for line in lines}
     return replace(cause, evidence=list(unique.values())[:MOST])
 
@@ -172,9 +162,10 @@ def _abort(
     number, page = first.line, next(page for page in texts if page.name == first.file)
     near = [line for line in page.lines if number - CHAINED <= line.number < number and LAST_WORDS.search(line.text)]
     reason = [Evidence(first.file, line.number, line.text.strip()[:300]) for line in near[-1:]]
-    dumps = [trace for trace in traces[first.file] if not trace.exception and trace.first > number and trace.own]
-    frames = [trace.innermost for trace in dumps[-1:] if trace.innermost]
-    return reason, [Evidence(first.file, at.number, f"the main thread was in {own_frame(at.text)}") for at in frames]
+    dumps = [trace for trace in traces[first.file] if isinstance(trace, LoggedThread) and trace.first > number]
+    frames = [frame for dump in dumps if (frame := _innermost(dump))]
+    main = [Evidence(first.file, at.number, f"the main thread was in {own_frame(at.text)}") for at in frames[-1:]]
+    return reason, main
 
 
 def own_frame(text: str) -> str | None:
@@ -187,31 +178,36 @@ def own_frame(text: str) -> str | None:
     return f"{frame.function} ({name}:{frame.line})"
 
 
-def frame_place(page: LogText, exception: LoggedException) -> str:
+def frame_place(exception: LoggedException) -> str:
     """Return the program's own frame of an exception, as ` in read (data.py:7)`; else nothing."""
-    for trace in _traces(page):
-        if trace.exception is exception and not trace.accident:
-            return f" in {own_frame(trace.innermost.text)}" if trace.innermost else ""
-    return ""
+    innermost = None if _is_accident(exception) or not exception.traced else _innermost(exception)
+    return f" in {own_frame(innermost.text)}" if innermost else ""
 
 
 def _trace_of(evidence: Evidence | None, traces: dict[str, list[Trace]]) -> tuple[str, Trace | None]:
     """Return the trace that a line of evidence belongs to: it stands in it, or it announces it."""
-    fatal = next(((name, trace) for name, around in traces.items() for trace in around if trace.fatal), None)
+    every = [(name, trace) for name, around in traces.items() for trace in around]
+    fatal = next(((name, each) for name, each in every if isinstance(each, LoggedThread) and each.fatal), None)
     number = evidence.line if evidence and evidence.file in traces else None
     if evidence is None or number is None:
         return fatal or ("", None)
     around = traces[evidence.file]
     within = next((n for n, trace in enumerate(around) if trace.first <= number <= trace.last), None)
-    if within is not None and around[within].accident:
+    if within is not None and _is_accident(around[within]):
         return evidence.file, None
     if within is not None and RELAYED.search(evidence.text) and within + 1 < len(around):
         within += 1
-    if within is not None and around[within].own:
+    if within is not None and _own_frames(around[within]):
         return evidence.file, around[within]
-    if within and around[within].first - around[within - 1].last <= CHAINED and around[within - 1].own:
+    if within and around[within].first - around[within - 1].last <= CHAINED and _own_frames(around[within - 1]):
         return evidence.file, around[within - 1]  # the exception that this one comes from
     if fatal:
         return fatal
     after = next((trace for trace in around if trace.first > number), None)
     return evidence.file, after if after and RELAYED.search(evidence.text) else None
+
+
+def place_in(lines: Iterable[Evidence]) -> tuple[str, str]:
+    """Return the module and the program's own frame that lines of evidence name; '' for what they do not."""
+    texts = [line.text for line in lines]
+    return next(filter(None, map(module_text, texts)), ""), next(filter(None, map(own_frame, texts)), "")

@@ -183,7 +183,7 @@ def drop_survived(hits: list[Hit], texts: list[LogText]) -> list[Hit]:
         if elsewhere or number is None or number >= end.first:
             remaining.append(hit)
         elif IMREAD in hit.evidence.text and not _unread(hit, end):
-            remaining += [] if roots else [hit.capped(hit.level.lower.lower)]
+            remaining += [] if roots else [hit.capped(hit.level.shifted(-2))]
         elif end.plain and not roots:
             # Before an error of the program's own logic a line counts in full, less, or not at all.
             causal = hit.cause.startswith(CAUSAL) or _unread(hit, end) or not end.traced
@@ -205,22 +205,16 @@ def _after(hit: Hit, end: Uncaught, handled: LoggedException) -> bool:
 
 
 def rule_out_survived(before: list[Hit], after: list[Hit], texts: list[LogText]) -> list[RuledOut]:
-    """Return what `drop_survived` left out, once for each cause of which nothing is left."""
+    """Return what `drop_survived` left out, once for each cause of which nothing is left, and what hid an exception."""
     left = {hit.cause for hit in after}
-    gone = {hit.cause: hit for hit in before if hit.cause not in left}
-    why = "line {} of {} is not the exception that ended the program: only a warning, or the program went on"
+    gone = {hit.cause: hit.evidence for hit in before if hit.cause not in left}
     end = find_uncaught(texts)
-    handled = end.handled if end else None
-    later = "line {} of {} is only what the handler of the first exception failed of"
+    why = "line {} of {} is not the exception that ended the program: only a warning, or the program went on"
+    if end and end.handled:
+        why = "line {} of {} is not the exception that ended the program: a warning, or what its handler failed of"
+    ruled_out = [RuledOut(cause, why.format(line.line, line.file)) for cause, line in gone.items()]
     if end and end.hid:
-        later = f"line {{}} of {{}} came later: {end.hid}"
-    ruled_out = []
-    for cause, hit in gone.items():
-        reason = later if end and handled and _after(hit, end, handled) else why
-        ruled_out.append(RuledOut(cause, reason.format(hit.evidence.line, hit.evidence.file)))
-    if end and end.hid and not any(end.hid in ruled.why for ruled in ruled_out):
-        last = end.exceptions[-1].type if len(end.exceptions) > 1 else ""
-        ruled_out.append(RuledOut(last or "output", end.hid))
+        ruled_out.append(RuledOut(end.exceptions[-1].type if len(end.exceptions) > 1 else "output", end.hid))
     return ruled_out
 
 

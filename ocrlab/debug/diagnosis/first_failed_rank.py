@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +34,9 @@ OURS = re.compile(r"^ocrlab\.errors\.\w+: ")  # their message says it all
 CRASHED = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")  # no collective that timed out does this to its process
 
 
+Row = Mapping[str, Any]  # of ranks.txt, or of what a rank or its launcher has written
+
+
 @dataclass(frozen=True)
 class FailedRank:
     """The rank to look at: `how` is killed, failed, left (it ended well, and too early) or hangs; `why` a sentence."""
@@ -58,113 +61,99 @@ class FailedRank:
         return self.how == "silent" and self.exit_code is None
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """The records of all ranks, numbered from 1 as the lines of ranks.txt."""
-
-    rows: list[Mapping[str, Any]]
-
-    def failed(self, line: int, how: str, what: str, error: str = "") -> FailedRank:
-        """Return the rank of a line, with what became of it and of the others as a sentence."""
-        row = self.rows[line - 1]
-        why = f"{title(row)} {what}"
-        if row.get("step") is not None:
-            sample = f", {row['sample']}" if row.get("sample") else ""
-            why += f", at step {row['step']} ({row['phase']}{sample})"
-        others = [other for other in self.rows if other is not row]
-        lost = [str(other["rank"]) for other in others if secondary(_error(other))]
-        stopped = [str(other["rank"]) for other in others if (other.get("end") or {}).get("how") == "stopped"]
-        if lost:
-            why += f"; rank {', '.join(lost)} then lost the connection to it"
-        elif stopped and how in ("killed", "failed", "silent"):
-            why += f"; rank {', '.join(stopped)} was then stopped"
-        number, file = (row["line"], row["file"]) if "file" in row else (line, FILE)
-        return FailedRank(int(row["rank"]), how, why, number, row.get("exit_code"), row.get("signal"), error, file)
-
-    def killed(self) -> FailedRank | None:
-        """Return the rank that a signal ended, if not the launcher's; one that had failed before is not a victim."""
-        for line, row in enumerate(self.rows, 1):
-            if row.get("signal") and row["signal"] not in ENDED and not row.get("end"):
-                return self.failed(line, "killed", f"was killed by {row['signal']}")
-        return None
-
-    def raised(self) -> FailedRank | None:
-        """Return the rank whose own error came first, or the one that it is about."""
-        errors = [(row["end"]["time"], line, _error(row)) for line, row in enumerate(self.rows, 1) if _error(row)]
-        own = [entry for entry in errors if not secondary(entry[2])]
-        if not own:
-            return None
-        _, line, error = min(own, key=lambda entry: entry[:2])
-        if error.get("rank") is not None:
-            line = next((at for at, row in enumerate(self.rows, 1) if row["rank"] == error["rank"]), line)
-        error = _error(self.rows[line - 1]) or error
-        message = OURS.sub("", f"{error['type']}: {_line(error['message'])}")
-        where = f" at {error['your_code']}" if error.get("your_code") else ""
-        return self.failed(line, "failed", f"failed first: {message}", f"`{message}`{where}")
-
-    def silent(self, log: str) -> FailedRank | None:
-        """Return a rank that is gone without a record: by the error in its lines, else it ended past every handler."""
-        gone = {
-            line: row
-            for line, row in enumerate(self.rows, 1)
-            if not row.get("end") and not row.get("state") and row.get("signal") not in ENDED
-        }
-        last = _raised(log)
-        raised = {line: last[row["rank"]] for line, row in gone.items() if row["rank"] in last}
-        own = [line for line, (_, error) in raised.items() if not secondary(error)]
-        if own:
-            line = min(own, key=lambda line: raised[line][0])
-            error = raised[line][1]
-            return self.failed(line, "failed", f"failed first: {error['type']}: {_line(error['message'])}")
-        if None in last and not secondary(last[None][1]):
-            return None  # somebody's, and nobody knows whose
-        line = next((line for line in gone if line not in raised), 0)  # the others lost the connection to another one
-        if not line:
-            return None
-        code = gone[line].get("exit_code")
-        what = f"ended with exit status {code}, without an error and without the others"
-        if code is None:
-            what = "died without a word: killed, crashed, or ended by os._exit"
-        return self.failed(line, "silent", what)
-
-    def left(self) -> FailedRank | None:
-        """Return a rank that ended well while others failed."""
-        for line, row in enumerate(self.rows, 1):
-            if (row.get("end") or {}).get("how") == "success" and any(map(_error, self.rows)):
-                return self.failed(line, "left", "had ended well before the others were done")
-        return None
-
-    def hangs(self, hang: Mapping[str, Any]) -> FailedRank | None:
-        """Return the rank that keeps the others from going on, by where the stacks show it."""
-        states = [row.get("state") for row in self.rows]
-        stopped = [line for line, state in enumerate(states, 1) if state in ("T", "t")]
-        gone = [line for line, state in enumerate(states, 1) if not state]
-        shown = [line for line, row in enumerate(self.rows, 1) if hang.get("pid") in row["pids"]]
-        if stopped:
-            return self.failed(stopped[0], "hangs", "is stopped")
-        if gone and len(gone) < len(states):
-            return self.failed(gone[0], "left", "is gone, and the others wait for it")
-        if shown:
-            return self.failed(shown[0], "hangs", f"is the one to look at: {hang.get('why') or 'stands still'}")
-        return None
-
-
 def find_failed_rank(incident: Incident) -> FailedRank | None:
     """Return the rank that failed first, None if there is only one or it is unknown which."""
-    rows: list[Mapping[str, Any]] = [row for row in incident.facts.get("ranks") or () if isinstance(row, Mapping)]
+    rows: list[Row] = [row for row in incident.facts.get("ranks") or () if isinstance(row, Mapping)]
     rows = rows or _summed_up(incident)
     if len(rows) < 2 and not any(int(row.get("world") or 1) > 1 for row in rows):
         return None
-    ranks = Ranks(rows)
+    name = rows[0].get("file", LOG)
+    rows = [row if "file" in row else {**row, "file": FILE, "line": line} for line, row in enumerate(rows, 1)]
     if incident.status in ("hung", "suspected"):
-        return ranks.hangs(incident.facts.get("hang") or {})
+        return _hanging(rows, incident.facts.get("hang") or {})
     if incident.facts.get("ended_by") in ("user", "outside"):
         return None  # all of them were asked to end
-    log = incident.texts.get(rows[0].get("file", LOG), incident.texts.get(LOG, ""))
-    killed, silent = ranks.killed(), ranks.silent(log)
+    killed, silent = _killed(rows), _silent(rows, incident.texts.get(name, incident.texts.get(LOG, "")))
     if killed is not None and killed.signal == "SIGABRT":  # also how NCCL's watchdog ends who waits for another rank
-        return ranks.raised() or (silent if silent and silent.how == "failed" else killed)
-    return killed or ranks.raised() or silent or ranks.left()
+        return _raised_first(rows) or (silent if silent and silent.how == "failed" else killed)
+    left = [row for row in rows if _how(row) == "success" and any(map(_error, rows))]
+    too_early = "had ended well before the others were done"
+    early = _failed(rows, left[0], "left", too_early) if left else None
+    return killed or _raised_first(rows) or silent or early
+
+
+def _failed(rows: Sequence[Row], row: Row, how: str, what: str, error: str = "") -> FailedRank:
+    """Return a rank, with what became of it and of the others as a sentence."""
+    why = f"{title(row)} {what}"
+    if row.get("step") is not None:
+        sample = f", {row['sample']}" if row.get("sample") else ""
+        why += f", at step {row['step']} ({row['phase']}{sample})"
+    others = [other for other in rows if other is not row]
+    lost = [str(other["rank"]) for other in others if secondary(_error(other))]
+    stopped = [str(other["rank"]) for other in others if _how(other) == "stopped"]
+    if lost:
+        why += f"; rank {', '.join(lost)} then lost the connection to it"
+    elif stopped and how in ("killed", "failed", "silent"):
+        why += f"; rank {', '.join(stopped)} was then stopped"
+    code, signal = row.get("exit_code"), row.get("signal")
+    return FailedRank(int(row["rank"]), how, why, row["line"], code, signal, error, row["file"])
+
+
+def _killed(rows: Sequence[Row]) -> FailedRank | None:
+    """Return the rank that a signal ended, if not the launcher's; one that had failed before is not a victim."""
+    for row in rows:
+        if row.get("signal") and row["signal"] not in ENDED and not row.get("end"):
+            return _failed(rows, row, "killed", f"was killed by {row['signal']}")
+    return None
+
+
+def _raised_first(rows: Sequence[Row]) -> FailedRank | None:
+    """Return the rank whose own error came first, or the one that it is about."""
+    own = [row for row in rows if _error(row) and not secondary(_error(row))]
+    if not own:
+        return None
+    first = min(own, key=lambda row: row["end"]["time"])
+    error = _error(first)
+    if error.get("rank") is not None:
+        first = next((row for row in rows if row["rank"] == error["rank"]), first)
+    error = _error(first) or error
+    message = OURS.sub("", f"{error['type']}: {_line(error['message'])}")
+    where = f" at {error['your_code']}" if error.get("your_code") else ""
+    return _failed(rows, first, "failed", f"failed first: {message}", f"`{message}`{where}")
+
+
+def _silent(rows: Sequence[Row], log: str) -> FailedRank | None:
+    """Return a rank that is gone without a record: by the error in its lines, else it ended past every handler."""
+    gone = [row for row in rows if not row.get("end") and not row.get("state") and row.get("signal") not in ENDED]
+    last = _last_errors(log)
+    own = [row for row in gone if row["rank"] in last and not secondary(last[row["rank"]][1])]
+    if own:
+        first = min(own, key=lambda row: last[row["rank"]][0])
+        error = last[first["rank"]][1]
+        return _failed(rows, first, "failed", f"failed first: {error['type']}: {_line(error['message'])}")
+    if None in last and not secondary(last[None][1]):
+        return None  # somebody's, and nobody knows whose
+    for row in gone:
+        if row["rank"] not in last:  # the others lost the connection to another one
+            code = row.get("exit_code")
+            what = f"ended with exit status {code}, without an error and without the others"
+            if code is None:
+                what = "died without a word: killed, crashed, or ended by os._exit"
+            return _failed(rows, row, "silent", what)
+    return None
+
+
+def _hanging(rows: Sequence[Row], hang: Mapping[str, Any]) -> FailedRank | None:
+    """Return the rank that keeps the others from going on, by where the stacks show it."""
+    stopped = [row for row in rows if row.get("state") in ("T", "t")]
+    if stopped:
+        return _failed(rows, stopped[0], "hangs", "is stopped")
+    gone = [row for row in rows if not row.get("state")]
+    if gone and len(gone) < len(rows):
+        return _failed(rows, gone[0], "left", "is gone, and the others wait for it")
+    shown = [row for row in rows if hang.get("pid") in row["pids"]]
+    what = f"is the one to look at: {hang.get('why') or 'stands still'}"
+    return _failed(rows, shown[0], "hangs", what) if shown else None
 
 
 def restrict_to_rank(incident: Incident, failed: FailedRank) -> Incident:
@@ -210,21 +199,16 @@ def own_lines(log: str, rank: int) -> str:
     return "\n".join(marked if any(marked) else unmarked)
 
 
-def _summed_up(incident: Incident) -> list[Mapping[str, Any]]:
+def _summed_up(incident: Incident) -> list[Row]:
     """Return the ranks of torchrun's summary in a pasted log, where the log tells which one the others complain about:
     the only one with an error of its own, else one that crashed or was killed."""
     for name, text in incident.texts.items() if incident.status == "log" else ():
-        ended = launcher.torchrun_failures(text)
-        for row in ended:
-            code = row["exit_code"]
-            row |= {
-                "signal": exit_codes.signal_of_exit(code) if code < 0 else None,
-                "file": name,
-                "world": len(ended),
-                "pids": [],
-            }
-        own = [rank for rank, (_, error) in _raised(text).items() if not secondary(error)]
-        crashed = any(row["signal"] in CRASHED for row in ended)
+        failures = launcher.torchrun_failures(text)
+        signals = [exit_codes.signal_of_exit(row["exit_code"]) if row["exit_code"] < 0 else None for row in failures]
+        more = {"file": name, "world": len(failures), "pids": []}
+        ended = [{**row, **more, "signal": signal} for row, signal in zip(failures, signals, strict=True)]
+        own = [rank for rank, (_, error) in _last_errors(text).items() if not secondary(error)]
+        crashed = not set(signals).isdisjoint(CRASHED)
         if (crashed and not own) or (not crashed and len(own) == 1 and own[0] in [row["rank"] for row in ended]):
             return list(ended)
     return []
@@ -281,7 +265,7 @@ def name_rank(verdict: Verdict, failed: FailedRank | None, incident: Incident) -
     return replace(verdict, causes=[best, *verdict.causes[1:]])
 
 
-def _raised(log: str) -> dict[int | None, tuple[int, dict[str, str]]]:
+def _last_errors(log: str) -> dict[int | None, tuple[int, dict[str, str]]]:
     """Return the last exception in the lines of each rank, with its line; None for lines that nobody has marked."""
     last_errors: dict[int | None, tuple[int, dict[str, str]]] = {}
     for number, line in enumerate(log.split("\n")):
@@ -292,9 +276,12 @@ def _raised(log: str) -> dict[int | None, tuple[int, dict[str, str]]]:
     return last_errors
 
 
-def _error(row: Mapping[str, Any]) -> dict[str, Any]:
-    end = row.get("end") or {}
-    return dict(end.get("error") or {}) if end.get("how") == "failed" else {}
+def _how(row: Row) -> str:
+    return str((row.get("end") or {}).get("how", ""))
+
+
+def _error(row: Row) -> dict[str, Any]:
+    return dict(row["end"].get("error") or {}) if _how(row) == "failed" else {}
 
 
 def _line(message: object) -> str:

@@ -46,53 +46,71 @@ INSTEAD = "its handler raised another one"
 
 @dataclass(frozen=True)
 class Handler:
-    """An `except` clause: the lines of its try statement and of itself, what it catches, the source of both bodies."""
+    """An `except` clause and the try statement that it belongs to."""
 
     file: str
-    line: int
-    at: int
-    catches: tuple[str, ...]
-    guarded: str
-    does: str
-    binds: frozenset[str]  # names that the guarded body binds or fills
-    raises: bool
-
-    @property
-    def broad(self) -> bool:
-        """Return whether it takes any error."""
-        return any(name in BROAD for name in self.catches)
+    guard: ast.Try
+    clause: ast.ExceptHandler
 
     @property
     def name(self) -> str:
         """Where it stands, as people write it."""
-        return f"{Path(self.file).name}:{self.at}"
+        return f"{Path(self.file).name}:{self.clause.lineno}"
+
+    @property
+    def catches(self) -> set[str]:
+        """The names of the classes that it catches; an empty name for a bare `except`."""
+        kind = self.clause.type
+        parts = kind.elts if isinstance(kind, ast.Tuple) else [kind] if kind else [ast.Name("")]
+        return {str(getattr(part, "attr", getattr(part, "id", "?"))) for part in parts}
+
+    @property
+    def broad(self) -> bool:
+        """Whether it takes any error."""
+        return bool(self.catches & BROAD)
+
+    @property
+    def does(self) -> str:
+        """Its source."""
+        return _source(self.file, self.clause, self.clause)
+
+    @property
+    def raises(self) -> bool:
+        """Whether it raises, the same error or another one."""
+        return any(isinstance(node, ast.Raise) for node in ast.walk(self.clause))
+
+    @property
+    def guarded(self) -> str:
+        """The source that it guards."""
+        return _source(self.file, self.guard.body[0], self.guard.body[-1])
+
+    @property
+    def binds(self) -> set[str]:
+        """The names that the guarded source binds, imports, or whose objects it fills."""
+        nodes = [node for statement in self.guard.body for node in ast.walk(statement)]
+        names = {(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
+        for node in nodes:
+            stores = isinstance(node, ast.Name | ast.Subscript) and isinstance(node.ctx, ast.Store)
+            is_filled = isinstance(node, ast.Attribute) and node.attr in MUTATES
+            if stores or is_filled:
+                owner = node if isinstance(node, ast.Name) else node.value  # type: ignore[attr-defined]
+                names |= {owner.id} if isinstance(owner, ast.Name) else set()
+        return names
 
 
 def handler_around(file: str, line: int) -> Handler | None:
     """Return the innermost `except` block that a line stands in; None where it is in none, or there is no source."""
-    around = [
-        (node, clause)
-        for node in _tries(file)
-        for clause in node.handlers
-        if clause.lineno <= line <= (clause.end_lineno or 0)
-    ]
-    return _handler_of_clause(file, *max(around, key=lambda pair: pair[1].lineno)) if around else None
+    handlers = [Handler(file, node, clause) for node in _tries(file) for clause in node.handlers]
+    around = [each for each in handlers if each.clause.lineno <= line <= (each.clause.end_lineno or 0)]
+    return max(around, key=lambda handler: handler.clause.lineno, default=None)
 
 
 def guarding_handler(file: str, line: int, kinds: Sequence[str]) -> Handler | None:
     """Return the innermost `except` that takes an error of a line, whose classes have the names `kinds`."""
     around = [node for node in _tries(file) if node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0)]
-    for node in sorted(around, key=lambda node: -node.lineno):
-        for clause in node.handlers:
-            if set(_catches(clause)) & {*kinds, ""}:
-                return _handler_of_clause(file, node, clause)
-    return None
-
-
-def silent_handlers(file: str) -> list[Handler]:
-    """Return every `except` of a file that takes any error and goes on."""
-    handlers = [_handler_of_clause(file, node, clause) for node in _tries(file) for clause in node.handlers]
-    return [each for each in handlers if each.broad and not each.raises and not LEAVES.search(each.does)]
+    innermost = sorted(around, key=lambda node: -node.lineno)
+    handlers = (Handler(file, node, clause) for node in innermost for clause in node.handlers)
+    return next((handler for handler in handlers if handler.catches & {*kinds, ""}), None)
 
 
 def names_read(file: str, line: int) -> set[str]:
@@ -114,32 +132,9 @@ def source_line(file: str, line: int) -> str:
     return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 
 
-def _handler_of_clause(file: str, node: ast.Try, clause: ast.ExceptHandler) -> Handler:
-    lines = _text(file).split("\n")
-    guarded = "\n".join(lines[node.body[0].lineno - 1 : node.body[-1].end_lineno])
-    does = "\n".join(lines[clause.lineno - 1 : clause.end_lineno])
-    binds = frozenset(name for part in node.body for inner in ast.walk(part) if (name := _bound_name(inner)))
-    raises = any(isinstance(inner, ast.Raise) for part in clause.body for inner in ast.walk(part))
-    return Handler(file, node.lineno, clause.lineno, tuple(_catches(clause)), guarded, does, binds, raises)
-
-
-def _bound_name(node: ast.AST) -> str:
-    """Return the name that a node binds, imports, or whose object it fills; else ''."""
-    if isinstance(node, ast.alias):
-        return (node.asname or node.name).partition(".")[0]
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-        return node.value.id if isinstance(node.value, ast.Name) else ""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATES:
-        return node.func.value.id if isinstance(node.func.value, ast.Name) else ""
-    return node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else ""
-
-
-def _catches(clause: ast.ExceptHandler) -> list[str]:
-    if clause.type is None:
-        return [""]
-    parts = clause.type.elts if isinstance(clause.type, ast.Tuple) else [clause.type]
-    attributes = [part.attr for part in parts if isinstance(part, ast.Attribute)]
-    return attributes + [part.id for part in parts if isinstance(part, ast.Name)]
+def _source(file: str, first: ast.AST, last: ast.AST) -> str:
+    """Return the lines of a file from one node to another."""
+    return "\n".join(_text(file).split("\n")[first.lineno - 1 : last.end_lineno])  # type: ignore[attr-defined]
 
 
 def _tries(file: str) -> list[ast.Try]:
@@ -199,30 +194,26 @@ def most_swallowed_error(records: Sequence[Record]) -> str:
 def suspected_handler(records: Sequence[Record], log: str, main: int) -> str:
     """Return in a sentence which handler may have taken the first error, where Python could not tell (before 3.12)."""
     for end in _ends(records, log, main):
-        link = end["chain"][0]
-        if end["kind"] != "uncaught" or end.get("hears") or not link["frames"]:
-            continue
-        for file, line, _ in reversed(link["frames"]):
-            earlier = (handler for handler in silent_handlers(file) if handler.line < line)
-            swallower = next((handler for handler in earlier if _may_explain(handler, line, link)), None)
-            if swallower:
-                return (
-                    f"an error that the `except` in {swallower.name} may have taken in silence: `raise` there shows it"
-                )
+        last = end["chain"][0]
+        frames = [] if end["kind"] != "uncaught" or end.get("hears") else last["frames"]
+        for file, line, _ in reversed(frames):
+            before = [node for node in _tries(file) if node.lineno < line]
+            handlers = [Handler(file, node, clause) for node in before for clause in node.handlers]
+            swallowing = (each for each in handlers if each.broad and not (LEAVES.search(each.does) or each.raises))
+            by = next((handler for handler in swallowing if _may_explain(handler, line, last)), None)
+            if by:
+                return f"an error that the `except` in {by.name} may have taken in silence: `raise` there shows it"
     return ""
 
 
 def _may_explain(by: Handler, line: int, last: Link) -> bool:
     """Return whether what a line lacks is made in what a handler guards, by the source alone."""
-    unbound = UNBOUND.search(str(last["says"]))
-    if unbound:
-        return (unbound[1] or unbound[2]) in by.binds
-    if last["type"] not in UNMADE or not WRITES.search(by.guarded):
-        return bool(last["type"] in EMPTY and names_read(by.file, line) & by.binds)
+    if last["type"] not in UNMADE:
+        return _explains(by, last, [(by.file, line)])
     missing = re.search(r"'([^']{1,500})'", str(last["says"]))
     shared = names_read(by.file, line) - {"open", "torch", "json", "os", "np", "Path", "print"}
-    read = set(re.findall(r"\w+", by.guarded))
-    return bool(shared & read or (missing and Path(missing[1]).name in by.guarded))
+    is_shared = shared & set(re.findall(r"\w+", by.guarded)) or (missing and Path(missing[1]).name in by.guarded)
+    return bool(is_shared and WRITES.search(by.guarded))
 
 
 def _ends(records: Sequence[Record], log: str, main: int) -> list[Record]:
@@ -308,21 +299,21 @@ def _unmade(records: Sequence[Record], end: Record) -> Story | None:
         link = record["chain"][0]
         by = _taken_by(link)
         same = all(link[key] == last[key] for key in ("type", "says")) and link["frames"][-1:] == last["frames"][-1:]
-        if by and not same and (by.broad or not _tried(link)) and _explains(by, link, last):
+        if by is None or same or not (by.broad or not _tried(link)):
+            continue
+        written = [by.guarded, *(source_line(file, line) for file, line, _ in link["frames"])]
+        unwritten = last["type"] in UNMADE and any(WRITES.search(line) for line in written)
+        if unwritten or _explains(by, last, [frame[:2] for frame in last["frames"] if frame[0] == by.file]):
             note = f"the program caught this error in {by.name} and went on, until it failed of that:"
             return [link, last], [note]
     return None
 
 
-def _explains(by: Handler, link: Link, last: Link) -> bool:
-    """Return whether what a handler broke off would have made what the program lacked at its end."""
+def _explains(by: Handler, last: Link, places: Sequence[tuple[str, int]]) -> bool:
+    """Return whether what a handler broke off would have bound or filled what the program lacked at some places."""
     unbound = UNBOUND.search(str(last["says"]))
     if unbound:
         return (unbound[1] or unbound[2]) in by.binds
-    if last["type"] in UNMADE:
-        lines = [by.guarded, *(source_line(file, line) for file, line, _ in link["frames"])]
-        return any(WRITES.search(line) for line in lines)
-    places = [(file, line) for file, line, _ in last["frames"] if file == by.file]
     return last["type"] in EMPTY and any(names_read(file, line) & by.binds for file, line in places)
 
 

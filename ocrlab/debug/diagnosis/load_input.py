@@ -5,6 +5,7 @@ Of a huge file only an excerpt is read.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Any
 
 from ocrlab import safe_read
 from ocrlab.debug.diagnosis import catalogue, final_exception
+from ocrlab.debug.diagnosis.explained_verdict import read_edit
 from ocrlab.debug.diagnosis.log_text import HEAD, junk, read_excerpt
 from ocrlab.debug.flight_record import last_position, training_findings
 from ocrlab.errors import DataError
@@ -36,6 +38,9 @@ LINE = {"file": str, "line": int, "text": str}
 END = {"time": NUMBER, "how": str, "error": dict}
 RANK = {"rank": int, "pid": int, "pids": [int], "exit_code": int, "signal": str, "end": END, "world": int, "file": str}
 EVERY_RANK: dict[str, Any] = {"pids": [], "exit_code": None, "signal": None, "end": None, "line": None}
+END_OF_PROGRAM = {"status": str, "exit_code": int, "signal": str}
+CAUSE = {"id": str, "confidence": NUMBER, "evidence": [LINE], "fix": str, "explanation": str, "edit": dict}
+VERDICT = {"symptom": str, "causes": [CAUSE], "ruled_out": [{"id": str, "why": str}], "missing": [str]}
 FACTS = {  # as `records.Incident` lists them; what a stranger's folder has in another form is not read
     **dict.fromkeys(("oom_kills", "main_pid", "workers", "fd_limit", "shm_free_bytes", "disk_free_bytes"), int),
     **dict.fromkeys(("memory_limit_bytes", "memory_peak_bytes", "address_space_bytes"), NUMBER),
@@ -64,58 +69,30 @@ def read_facts(stored: object) -> dict[str, Any]:
     return {**facts, "ranks": ranks} if "ranks" in facts else facts
 
 
-def read_ending(stored: Mapping[str, Any]) -> dict[str, Any]:
+def read_ending(stored: object) -> dict[str, Any]:
     """Return status (`log` where it is not known), exit code and signal as a verdict or an ending stores them."""
-    status, code, signal = (stored.get(key) for key in ("status", "exit_code", "signal"))
-    return {
-        "status": status if status in ENDINGS else "log",
-        "exit_code": _whole(code),
-        "signal": signal if isinstance(signal, str) else None,
-    }
-
-
-def _whole(number: object) -> int | None:
-    return number if isinstance(number, int) else None
+    end = fitting(stored, END_OF_PROGRAM) or {}
+    status = end.get("status") if end.get("status") in ENDINGS else "log"
+    return {"status": status, "exit_code": end.get("exit_code"), "signal": end.get("signal")}
 
 
 def read_verdict(stored: object) -> Verdict | None:
     """Return a stored verdict that names causes of the catalogue; None for any other, so that it is made again."""
-    if not isinstance(stored, Mapping) or not isinstance(stored.get("causes"), list):
-        return None
-    causes = [cause for row in stored["causes"] if (cause := _cause(row))]
-    if not causes:
-        return None
-    ruled = [row for row in stored.get("ruled_out") or () if isinstance(row, Mapping)]
-    symptom = stored.get("symptom")
-    return Verdict(
-        **read_ending(stored),
-        symptom=symptom if isinstance(symptom, str) else None,
-        causes=causes,
-        ruled_out=[RuledOut(str(row.get("id")), str(row.get("why"))) for row in ruled],
-        missing=[str(thing) for thing in stored.get("missing") or ()],
-    )
-
-
-def _cause(row: object) -> Cause | None:
-    if not isinstance(row, Mapping) or row.get("id") not in catalogue.load().entries:
-        return None
-    entry = catalogue.load().entries[row["id"]]
-    sure = row.get("confidence")
-    lines = [
-        Evidence(str(line.get("file")), _whole(line.get("line")), str(line.get("text")))
-        for line in row.get("evidence") or ()
-        if isinstance(line, Mapping)
-    ]
-    explanation, edit = row.get("explanation"), row.get("edit")
-    return Cause(
-        entry.id,
-        float(sure) if isinstance(sure, int | float) else 0.0,
-        lines,
-        entry.experiment,
-        str(row.get("fix") or entry.fix) if explanation else entry.fix,
-        explanation if isinstance(explanation, str) else None,
-        edit if isinstance(edit, dict) and {"file", "line", "before", "after"} <= set(edit) else None,
-    )
+    row, entries = fitting(stored, VERDICT) or {}, catalogue.load().entries
+    causes = []
+    for cause in row.get("causes") or ():
+        if entry := entries.get(cause.get("id")):
+            lines = [
+                Evidence(str(line.get("file")), line.get("line"), str(line.get("text")))
+                for line in cause.get("evidence") or ()
+            ]
+            explanation, sure = cause.get("explanation"), float(cause.get("confidence") or 0.0)
+            fix = (cause.get("fix") if explanation else "") or entry.fix
+            edit = read_edit(cause.get("edit"))
+            causes.append(Cause(entry.id, sure, lines, entry.experiment, fix, explanation, edit))
+    ruled_out = [RuledOut(str(each.get("id")), str(each.get("why"))) for each in row.get("ruled_out") or ()]
+    more: dict[str, Any] = {"symptom": row.get("symptom"), "ruled_out": ruled_out, "missing": row.get("missing") or []}
+    return Verdict(**read_ending(stored), causes=causes, **more) if causes else None
 
 
 def read_replay(run: Path) -> dict[str, Any] | None:
@@ -129,14 +106,12 @@ def read_replay(run: Path) -> dict[str, Any] | None:
 
     places = [run / "incident", run / "flight"]  # the latter of a run of which nobody has said that it failed
     for path in sorted((path for place in places for path in place.glob("replay*.json")), key=age, reverse=True):
-        try:
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             answer = json.loads(safe_read.read(path, safe_read.RECORD))
-        except (OSError, ValueError, RecursionError):
-            continue
-        if isinstance(answer, dict) and isinstance(answer.get("answer"), str):
-            fault = answer.get("fault")
-            name = path.name if path.parent == places[0] else f"flight/{path.name}"
-            return {"file": name, "answer": answer["answer"], "fault": fault if isinstance(fault, dict) else None}
+            if isinstance(answer, dict) and isinstance(answer.get("answer"), str):
+                fault = answer.get("fault")
+                name = path.name if path.parent == places[0] else f"flight/{path.name}"
+                return {"file": name, "answer": answer["answer"], "fault": fault if isinstance(fault, dict) else None}
     return None
 
 
@@ -150,9 +125,8 @@ def add_replay(causes: list[Cause], facts: Mapping[str, Any]) -> list[Cause]:
     if not isinstance(answer, Mapping) or not isinstance(fault, Mapping):
         return causes
     line = Evidence(str(answer["file"]), None, str(answer["answer"]))
-    name = REPLAYED.get(str(fault.get("kind")))
-    if fault.get("kind") == "crash" and fault.get("signal") == "SIGSEGV":
-        name = "native.segv"
+    is_segv = fault.get("kind") == "crash" and fault.get("signal") == "SIGSEGV"
+    name = "native.segv" if is_segv else REPLAYED.get(str(fault.get("kind")))
     if name is None:
         return [replace(cause, evidence=[*cause.evidence, line]) for cause in causes[:1]] + causes[1:]
     lines = [line, *(each for cause in causes if cause.id == name for each in cause.evidence)]
@@ -248,11 +222,8 @@ def _record_end(run: Path, status: str, *, spoken: bool) -> str:
     `spoken` tells whether the recorder itself had a last word: without a sentinel and without one it was killed.
     """
     failed, running, well = ((run / name).is_file() for name in SENTINELS)
-    if not failed and well:
-        return ""
-    if not failed and status == "log" and (last_position.has_live_process(run) or (spoken and not running)):
-        return ""
-    return last_position.position_text(run)
+    unknown = status == "log" and (last_position.has_live_process(run) or (spoken and not running))
+    return "" if not failed and (well or unknown) else last_position.position_text(run)
 
 
 def _unwatched(run: Path, record: dict[str, Any]) -> dict[str, Any]:
@@ -284,12 +255,10 @@ def _record(file: Path) -> dict[str, Any]:
     """Return a JSON file of a run; empty without one, or where a crash has torn it: the logs beside it still speak."""
     try:
         return from_json(safe_read.read(file, safe_read.RECORD), source=str(file)) if file.is_file() else {}
-    except DataError as error:
-        if "newer" in error.what:
+    except (DataError, OSError) as error:  # torn, huge, or not a file
+        if isinstance(error, DataError) and "newer" in error.what:
             raise
-    except OSError:  # huge, or not a file
-        pass
-    return {}
+        return {}
 
 
 def read_notebook(place: Path) -> Incident:

@@ -133,11 +133,11 @@ def _strip_around(stripped: list[str], lines: list[str], index: int, bare: Calla
 
 def _prefix_stripper(before: str) -> Callable[[str], str | None]:
     """Return what takes a prefix of the same form from a line, with other numbers and times; None where it has none."""
-    tail = len(before) - len(before.rstrip())
-    head = before[: len(before) - tail]
+    head = before.rstrip()
+    tail = len(before) - len(head)
     kinds = {"level": LEVEL, "id": r"[0-9a-f-]+", "number": r"\d+", "space": r"\s+"}
-    parts = [kinds.get(piece.lastgroup or "", re.escape(piece[0])) for piece in PIECE.finditer(head)]
-    pattern = re.compile(r"\s*" * bool(head) + "".join(parts).removeprefix(r"\s+") + rf"(?:\s{{{tail}}}|\s*$)")
+    form = PIECE.sub(lambda piece: kinds.get(piece.lastgroup or "", re.escape(piece[0])), head).removeprefix(r"\s+")
+    pattern = re.compile(r"\s*" * bool(head) + form + rf"(?:\s{{{tail}}}|\s*$)")
     levels = re.findall(LEVEL, head)
 
     def bare(line: str) -> str | None:

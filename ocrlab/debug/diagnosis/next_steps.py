@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import PurePath
 
 from ocrlab.debug.diagnosis import catalogue, evidence, failure_place, final_exception
-from ocrlab.debug.diagnosis.hangs import stack_patterns
 from ocrlab.debug.diagnosis.log_records import RAISED
 from ocrlab.debug.diagnosis.log_text import LogText
 from ocrlab.hardware.processes import exit_codes
@@ -37,10 +35,6 @@ RELAYED_SAYS = (
 )
 IMPORTED = re.compile(r"(?:ImportError|ModuleNotFoundError)\b")
 FEW = 40  # lines at the end of a log in which last words stand
-MODULE = re.compile(
-    r"(?:partially initialized )?module '(?P<of>\w+)[\w.]*' has no attribute"
-    r"|cannot import name '\w+' from (?:partially initialized module )?'(?P<name>\w+)[\w.]*'"
-)
 SENDER = 'journalctl -k --since "1 hour ago" | grep -iE "oom|killed"'
 READS = (
     "a line of the OOM killer: memory; none: somebody sent it, and the scheduler's log or `ocrlab diagnose --explain "
@@ -60,6 +54,15 @@ LEFT = {
 }
 
 
+# By the beginning of the id of the first cause.
+WOULD_TELL = {
+    ("kernel.", "data.index_range", "hw."): "the same run with CUDA_LAUNCH_BLOCKING=1 (ocrlab watch --debug-cuda)",
+    ("gpumem.",): "nvidia-smi at the moment of the error, and memory_allocated() at each step",
+    ("loader.", "data.sample"): "the output with num_workers=0",
+    ("build.", "driver."): "ocrlab doctor --json of that machine",
+}
+
+
 def own_error(verdict: Verdict) -> str:
     """Return the error of the program itself that ended it, and where; empty where a cause or no error is known."""
     own = (thing.removeprefix(OWN) for thing in verdict.missing if thing.startswith(OWN) and not verdict.causes)
@@ -74,14 +77,9 @@ def missing_evidence(incident: Incident, causes: list[Cause], texts: list[LogTex
     if hung and not causes and stacks:
         wanted.append("the same stacks a minute later (ocrlab watch --silence 60): what does not move is what hangs")
     if not causes and not hung:
-        wanted += [_error(incident, texts), *_modules(texts)]
+        wanted += [_error(incident, texts)]
         wanted += ["the exit code or signal"] if incident.exit_code is None and not incident.signal else []
     wanted += [str(facts["silent"])] if facts.get("silent") else []
-    wanted += _modules(texts) if name == "build.abi" and not hung else []
-    if name.startswith(("kernel.", "data.index_range", "hw.")):
-        wanted.append("the same run with CUDA_LAUNCH_BLOCKING=1 (ocrlab watch --debug-cuda)")
-    if name.startswith("gpumem."):
-        wanted.append("nvidia-smi at the moment of the error, and memory_allocated() at each step")
     if name in ("host.oom_kill", "loader.worker_killed", "ext.signal", "loader.worker_exit", "notebook.kernel_died"):
         if "oom_kills" not in facts:
             wanted.append("cgroup counters (oom_kill) before and after")
@@ -89,10 +87,7 @@ def missing_evidence(incident: Incident, causes: list[Cause], texts: list[LogTex
             wanted.append("who sent the signal (bpftrace, auditd, the scheduler's log)")
     if not stacks and (hung or name.startswith(("hang.", "loader.hang", "loader.fork", "dist."))):
         wanted.append("stacks of every process (ocrlab watch --silence 60)")
-    if name.startswith("loader.") or name == "data.sample":
-        wanted.append("the output with num_workers=0")
-    if name.startswith(("build.", "driver.")):
-        wanted.append("ocrlab doctor --json of that machine")
+    wanted += [what for ids, what in WOULD_TELL.items() if name.startswith(ids)]
     ended_itself = incident.exit_code is not None and exit_codes.signal_of_exit(incident.exit_code) is None
     of_the_kernel = not hung or name.startswith(("hw.", "hang.gpu", "hang.cuda", "hang.stopped", "driver."))
     of_the_kernel &= not name.startswith(("build.", "user.", "ckpt.", "data.", "io."))
@@ -114,7 +109,7 @@ def _error(incident: Incident, texts: list[LogText]) -> str:
     if end is not None:
         if RELAYED.search(end.own.text):
             return RELAYED_SAYS.format(end.own.text.strip()[:160], end.page.name, end.own.number)
-        error = f"`{end.own.text.strip()[:160]}`{failure_place.frame_place(end.page, end.own)}"
+        error = f"`{end.own.text.strip()[:160]}`{failure_place.frame_place(end.own)}"
         error += f" ({end.page.name} line {end.own.number})"
         return OWN + error if end.plain or IMPORTED.match(end.own.text) else f"{UNEXPLAINED}{error}"
     if final_exception.ended_well(texts) or not any(RAISED.match(line.text) for page in texts for line in page.lines):
@@ -153,32 +148,14 @@ def _last_line(incident: Incident, texts: list[LogText]) -> str:
     return f"; it ended itself with status {incident.exit_code} (sys.exit, os._exit, a library's exit()){after}"
 
 
-def _modules(texts: list[LogText]) -> list[str]:
-    """Return which file may hide a module of the same name, where an import brings something else than expected."""
-    end = final_exception.find_uncaught(texts)
-    match = MODULE.search(end.own.text) if end else None
-    if end is None or match is None:
-        return []
-    for frame in (frame for exception in end.exceptions for frame in exception.frames):
-        file = PurePath(frame.file)
-        own = frame.function == "<module>" and not stack_patterns.is_library(frame)
-        if own and file.stem in stack_patterns.STANDARD | stack_patterns.OTHERS:
-            return [f"whether {file.name} is meant: it hides the module `{file.stem}` from every import; rename it"]
-    name = match["of"] or match["name"]
-    if name not in stack_patterns.STANDARD | stack_patterns.OTHERS:
-        return []
-    asks = f'python -c "import {name}; print({name})"'
-    return [f"which `{name}` that is: another version than the program needs, or a file {name}.py beside it ({asks})"]
-
-
 def replace_experiments(causes: list[Cause], incident: Incident) -> list[Cause]:
     """Return the causes; where the watcher made the incident their experiments are those that it has not done."""
     if not watched(incident):
         return causes
     left = {**LEFT, "host.oom_kill": COPIES} if incident.facts.get("oom_kills") else LEFT
-    general = {entry.id: entry.experiment for entry in catalogue.load().entries.values()}
-    # An experiment of the form that was seen here stays.
-    return [replace(c, experiment=left[c.id]) if c.experiment == general[c.id] and c.id in left else c for c in causes]
+    entries = catalogue.load().entries  # an experiment of the form that was seen here stays
+    generic = [cause.id in left and cause.experiment == entries[cause.id].experiment for cause in causes]
+    return [replace(c, experiment=left[c.id]) if old else c for c, old in zip(causes, generic, strict=True)]
 
 
 def watched(incident: Incident) -> bool:

@@ -48,18 +48,13 @@ MATERIAL = 0.1  # of the device: what is less explains no error, even where it w
 TORN = 0.05  # of what is reserved: less lies between the blocks of every training
 LARGEST_CARD = 192 * GIB  # where the message does not name the device
 NOWHERE = 2**50  # bytes; no machine has them, so it is a negative number or an overflow
-MEMORY = re.compile(r"(\d{1,7})Mi?B\s*/\s*(\d{2,7})Mi?B")
-PROCESSES = re.compile(r"\|\s*Processes:")
-ROW = re.compile(r"^\|\s*\d+\s+(?:N/A\s+N/A\s+)?\d+\s+[CG+]+\s", re.MULTILINE)
-IN_USE = 0.1  # of the card; a desktop and contexts take less
 
 
 @dataclass(frozen=True)
 class Oom:
     """One out-of-memory message; sizes in bytes, None where the message does not say.
 
-    `unallocated` is reserved by PyTorch but unallocated; `others` are the processes that the message names; `form` says
-    which torch wrote it: 1.0 (to 1.3), 1.4 (to 2.0), 2.1 (and later), or nothing.
+    `unallocated` is reserved by PyTorch but unallocated; `others` are the processes that the message names.
     """
 
     request: int | None = None
@@ -73,7 +68,6 @@ class Oom:
     others: dict[int, int] | None = None
     device: int | None = None
     offset: int = 0
-    form: str = ""
 
     @property
     def reserved(self) -> int | None:
@@ -143,13 +137,10 @@ def _parse_message(piece: str, offset: int) -> Oom | None:
         beyond = reserved_total - values["allocated"]
         values["unallocated"] = reserved_total if cached and _fits(reserved_total, values) else max(beyond, 0)
     others = {int(pid): _bytes(number, unit) for pid, number, unit in OTHERS.findall(flat)}
-    form = "2.1" if "Of the allocated memory" in flat else "1.4" if "reserved in total by PyTorch" in flat else ""
     device = DEVICE.search(flat)
-    oom = Oom(
-        **values, others=others or None, device=int(device[1]) if device else None, offset=offset,
-        form="1.0" if cached else form,
-    )  # fmt: skip
-    return _in_a_container(oom)
+    return _in_a_container(
+        Oom(**values, others=others or None, device=int(device[1]) if device else None, offset=offset)
+    )
 
 
 def _fits(cached: int, values: dict[str, int | None]) -> bool:
@@ -171,10 +162,8 @@ def _in_a_container(oom: Oom) -> Oom:
 
 
 def _size(match: re.Match[str] | None) -> int | None:
-    if match is None:
-        return None
-    number, unit = [group for group in match.groups() if group is not None][:2]
-    return _bytes(number, unit)
+    groups = [group for group in match.groups() if group is not None] if match else []
+    return _bytes(*groups[:2]) if groups else None
 
 
 def _bytes(number: str, unit: str) -> int:
@@ -196,7 +185,10 @@ def judge(oom: Oom) -> list[Judgement]:
     rivals = [part for part in (_foreign(oom), _fragmented(oom), _outside(oom)) if part is not None]
     most = max((rival.bytes for rival in rivals if rival.level is not Level.POSSIBLE), default=0)
     rivals = [rival if rival.bytes >= most else replace(rival, level=Level.POSSIBLE) for rival in rivals]
-    judgements = [part for part in (_absurd(oom), *rivals, _wsl(oom), _capacity(oom)) if part is not None]
+    judgements = [part for part in (_absurd(oom), *rivals, _capacity(oom)) if part is not None]
+    if oom.process is not None and oom.process >= WRAPPED_UNSIGNED:
+        why = "the driver reports a negative amount, as only WSL2's does"
+        judgements.insert(-1, Judgement("wsl.limits", Level.STRONG, why))
     return sorted(judgements, key=lambda judgement: -judgement.level.value)
 
 
@@ -212,12 +204,6 @@ def _absurd(oom: Oom) -> Judgement | None:
     if oom.total and oom.request > oom.total and not spills:
         why = f"one request of {size_text(oom.request)} is larger than the whole device ({size_text(oom.total)})"
         return Judgement("gpumem.absurd_size", Level.LIKELY, why)
-    return None
-
-
-def _wsl(oom: Oom) -> Judgement | None:
-    if oom.process is not None and oom.process >= WRAPPED_UNSIGNED:
-        return Judgement("wsl.limits", Level.STRONG, "the driver reports a negative amount, as only WSL2's does")
     return None
 
 
@@ -297,15 +283,3 @@ def size_text(size: int | None) -> str:
         if size >= power:
             return f"{size / power:.2f} {unit}"
     return f"{size} bytes"
-
-
-def orphaned_memory(text: str) -> tuple[int, int, int] | None:
-    """Return MiB in use, MiB in all and the place in the text of a card's memory that nobody in the table holds.
-
-    None unless the memory of a card is in use while the table of nvidia-smi lists no process.
-    """
-    table = PROCESSES.search(text)
-    if table is None or ROW.search(text, table.end()):
-        return None
-    cards = ((int(card[1]), int(card[2]), card.start()) for card in MEMORY.finditer(text, 0, table.start()))
-    return next((card for card in cards if card[0] > IN_USE * card[1]), None)

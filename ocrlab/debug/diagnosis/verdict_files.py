@@ -73,8 +73,7 @@ def _where(verdict: Verdict) -> str:
     if verdict.status in ("hung", "suspected"):
         return next((f": {line.text}" for line in lines[:1] if line.line is None), "")
     texts = [line.text for line in lines]
-    module = next(filter(None, map(failure_place.module_text, texts)), "")
-    own = next(filter(None, map(failure_place.own_frame, texts)), "")
+    module, own = failure_place.place_in(lines)
     library, worker = (next(filter(None, map(pattern.search, texts)), None) for pattern in (LIBRARY, WORKER))
     parts = [f"in {module}"] if module else []
     parts += [f"{'called from' if parts else 'in'} {own}"] if own else []
@@ -97,7 +96,7 @@ def markdown(verdict: Verdict, facts: Mapping[str, Any] | None = None) -> str:
     if verdict.values:
         parts += ["## Values of the failing line", "\n".join(f"- {value}" for value in verdict.values)]
     if first:
-        lines = [f"- {_line(line.file, line.line)} `{_code(line.text)}`" for line in first.evidence]
+        lines = [f"- {line.file}{f':{line.line}' if line.line else ''} `{_code(line.text)}`" for line in first.evidence]
         parts += ["## Evidence", "\n".join(lines) or "- none of its own; it looks the same as what was seen"]
     others = [f"- {cause.id} ({cause.confidence:.2f}): {_title(cause)}" for cause in verdict.causes[1:]]
     ruled_out = [f"- {out.id}: {out.why}" for out in verdict.ruled_out]
@@ -183,10 +182,6 @@ def _end_within_limit(text: str) -> str:
 def _title(cause: Cause) -> str:
     entry = catalogue.load().entries.get(cause.id)
     return entry.form(line.text for line in cause.evidence).title if entry else cause.id
-
-
-def _line(file: str, number: int | None) -> str:
-    return f"{file}:{number}" if number else file
 
 
 def _code(text: str) -> str:

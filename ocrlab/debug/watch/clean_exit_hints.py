@@ -9,7 +9,6 @@ IGNORED = re.compile(r"^Exception ignored [^\n]*\n\Z", re.MULTILINE)  # in __del
 LINE = re.compile(r"[^\r\n]+")
 SUFFERERS = {"the loss": r"loss\w{0,20}", "the norm of the gradients": r"grad(?:ient)?s?_?norm\w{0,10}"}
 NUMBER = r"(?i){}\W{{1,4}}?[-+]?(?:(nan|inf)(?:inity)?\b|\d|\.\d)"
-BAR = re.compile(r"%\|[^|\r\n]*\|\s*(\d{1,12})/(\d{1,12}) \[[^\r\n]*\Z")  # tqdm's, with nothing after it
 GAP = re.compile(r"^\.\.\. \d+ bytes left out \.\.\.$", re.MULTILINE)
 
 
@@ -38,20 +37,6 @@ def loss(log: str) -> str:
         if value:
             return f"exit status 0, but {name} is {value} to the end, from {_line(log, begins)} on"
     return ""
-
-
-def cut(log: str) -> str:
-    """Return a sentence about a progress bar that the end of a program with exit status 0 has cut off; empty if none.
-
-    tqdm ends its line when a loop is left, by an error too, and when Python ends; an end without Python's does not.
-    """
-    bar = BAR.search(log[-2000:].rstrip(" "))
-    if bar is None or int(bar[1]) >= int(bar[2]):
-        return ""
-    return (
-        f"exit status 0, but its progress bar stands at {bar[1]} of {bar[2]}: it ended without Python's clean-up, "
-        "as by os._exit(0)"
-    )
 
 
 def _line(log: str, offset: int) -> str:

@@ -13,6 +13,8 @@ import linecache
 import re
 import sys
 import time
+from collections import OrderedDict
+from contextlib import suppress
 from types import FunctionType, MethodType
 
 TYPE_CHECKING = False
@@ -27,7 +29,7 @@ COUNTED = 1_000_000  # elements of a tensor whose smallest and largest value are
 NAMES = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 PLAIN = (int, float, bool, complex, type(None))
 MAX_MODULES = 10_000
-LIBRARY_ARGUMENTS = 8  # tensors of a library's frame
+LIBRARY_ARGUMENTS, LIBRARY_NAMES = 8, ("self", "dataset", "sampler")  # that are described of a library's frame
 MAX_CODE = 1 << 16  # bytes of a function's code up to the failing instruction, whose columns are looked up
 NO_ATTRIBUTE = "<no attribute>"  # the name under which the object stands that an AttributeError is about
 MAX_LOCALS = 1000  # names of a frame among which loaders, modules and tensors with a graph are looked for
@@ -51,16 +53,18 @@ class Reader:
         self.hooks: list[list[Any]] = []  # of the modules below the outermost one: path, file, line
         self.tensors: dict[int, dict[str, Any]] = {}  # by id: several frames name the same tensor
 
+        nn = getattr(self.torch, "nn", None)  # which may be half imported
+        self.module_class: Any = getattr(nn, "Module", ())
+        self.tensor_classes = [getattr(self.torch, "Tensor", None), getattr(nn, "Parameter", None)]
+
     def late(self) -> bool:
         return time.thread_time() > self.end
 
     def is_module(self, value: Any) -> bool:
-        nn = getattr(self.torch, "nn", None)
-        return nn is not None and issubclass(type(value), nn.Module)
+        return issubclass(type(value), self.module_class)
 
     def is_tensor(self, value: Any) -> bool:
-        tensors = [getattr(self.torch, "Tensor", None), getattr(getattr(self.torch, "nn", None), "Parameter", None)]
-        return type(value) in [kind for kind in tensors if kind is not None]
+        return type(value) in self.tensor_classes
 
     def describe(self, value: Any, depth: int = 1) -> dict[str, Any]:
         """Return the kind and type of a value, and what its kind has: shape, dtype, length, text and the like."""
@@ -84,16 +88,14 @@ class Reader:
             return result
         if self.is_module(value):
             return {**result, **self.module(value)}
-        if kind in (list, tuple, set, frozenset, dict):
+        fields = kind.__dict__.get("_fields")
+        if issubclass(kind, tuple) and type(fields) is tuple:
+            result["fields"] = list(fields)
+            value = tuple.__getitem__(value, slice(None))
+        elif issubclass(kind, dict):  # its entries, without a method that the class has overwritten
+            value = dict(dict.items(value))
+        if type(value) in (list, tuple, set, frozenset, dict):
             return {**result, **self.container(value, depth)}
-        if issubclass(kind, tuple) and type(kind.__dict__.get("_fields")) is tuple:  # a named tuple
-            return {
-                **result,
-                **self.container(tuple.__getitem__(value, slice(None)), depth),
-                "fields": list(kind.__dict__["_fields"]),
-            }
-        if issubclass(kind, dict):  # its entries, without a method that the class has overwritten
-            return {**result, **self.container(dict(dict.items(value)), depth)}
         if issubclass(kind, type) or (callable(value) and kind.__module__ in ("builtins", "torch")):
             name = type.__getattribute__(value, "__qualname__") if issubclass(kind, type) else value.__qualname__
             text = name if isinstance(name, str) else ""
@@ -110,10 +112,8 @@ class Reader:
             "made_by": type(value.grad_fn).__name__ if value.grad_fn is not None else None,
         }
         if value.device.type == "cpu" and value.layout is self.torch.strided and 0 < value.numel() <= COUNTED:
-            try:  # through numpy, which starts no threads: the process may be a forked worker
+            with suppress(Exception):  # through numpy, which starts no threads: the process may be a forked worker
                 result |= self.range(value.detach().numpy())
-            except Exception:
-                return result
         return result
 
     def range(self, array: Any) -> dict[str, Any]:
@@ -134,40 +134,32 @@ class Reader:
         return result
 
     def name_modules(self, root: Any) -> None:
-        """Remember the path of each module below the outermost one, which may be half built."""
-        todo = [(root, "")]
-        while todo and len(self.paths) < MAX_MODULES:
-            module, path = todo.pop()
-            if id(module) not in self.paths:
-                self.paths[id(module)] = path
-                for hook in list((stored(module).get("_forward_hooks") or {}).values())[:MAX_ITEMS]:
-                    function = hook.__func__ if type(hook) is MethodType else hook
-                    if type(function) is FunctionType and len(self.hooks) < MAX_ITEMS:
-                        self.hooks.append([path, function.__code__.co_filename, function.__code__.co_firstlineno])
-                children = stored(module).get("_modules") or {}
-                todo += [
-                    (child, f"{path}.{name}" if path else name) for name, child in children.items() if child is not None
-                ]
+        """Remember the path and the hooks of each module below the outermost one, which may be half built."""
+        self.root = root
+        for path, module in self.named_modules(root):
+            self.paths[id(module)] = path
+            for hook in list((stored(module).get("_forward_hooks") or {}).values())[:MAX_ITEMS]:
+                function = hook.__func__ if type(hook) is MethodType else hook
+                if type(function) is FunctionType and len(self.hooks) < MAX_ITEMS:
+                    self.hooks.append([path, function.__code__.co_filename, function.__code__.co_firstlineno])
 
     def module(self, value: Any) -> dict[str, Any]:
         kind = type(value)
         own = not kind.__module__.startswith(("torch.nn.", "torchvision."))
-        result = {
+        result: dict[str, Any] = {
             "kind": "module",
             "own": own,
             "path": self.paths.get(id(value)),
-            "training": stored(value).get("training"),
+            "text": kind.__name__,
         }
-        try:  # torch's own modules only; one that is half built raises
-            result["text"] = kind.__name__ if own else f"{kind.__name__}({value.extra_repr()[:MAX_TEXT]})"
-        except Exception:
-            result["text"] = kind.__name__
+        result["training"] = stored(value).get("training")
+        with suppress(Exception):  # one that is half built raises
+            result["text"] += "" if own else f"({value.extra_repr()[:MAX_TEXT]})"
         if value is self.root and self.hooks:
             result["hooks"] = self.hooks
-        children = stored(value).get("_modules")
-        if isinstance(children, dict) and children:
-            result["children"] = [[name, type(child).__name__] for name, child in list(children.items())[:MAX_NAMES]]
-            result["last"] = [[name, type(child).__name__] for name, child in list(children.items())[-3:]]
+        children = [[name, type(child).__name__] for name, child in (stored(value).get("_modules") or {}).items()]
+        if children:
+            result |= {"children": children[:MAX_NAMES], "last": children[-3:]}
         return result | self.parts(value)
 
     def parts(self, root: Any) -> dict[str, Any]:
@@ -192,16 +184,8 @@ class Reader:
                 first = item[0] if type(item) in (list, tuple) and item else item
                 if self.is_tensor(first) and len(plain) < MAX_NAMES:
                     made_by = type(first.grad_fn).__name__ if first.grad_fn is not None else None
-                    weight_norm = f"{name}_g" in (stored(module).get("_parameters") or {})
-                    plain.append(
-                        [
-                            path,
-                            name,
-                            type(module).__name__,
-                            str(first.device),
-                            "weight_norm" if weight_norm else made_by,
-                        ]
-                    )
+                    made_by = "weight_norm" if f"{name}_g" in (stored(module).get("_parameters") or {}) else made_by
+                    plain.append([path, name, type(module).__name__, str(first.device), made_by])
         result = {"trained": [*trained[:2], *trained[2:][-2:]], "trained_count": len(trained), "frozen_count": frozen}
         result |= {"without_grad": without[:MAX_NAMES], "without_grad_count": len(without)}
         return {**result, "plain_tensors": plain, "weight_dtype": dtype}
@@ -225,17 +209,13 @@ class Reader:
         """Return the names of the parameters that DistributedDataParallel numbers in its message."""
         wrapped = [entry.tb_frame.f_locals.get("self") for entry in traces]
         model = next((w for w in reversed(wrapped) if type(w).__name__ == "DistributedDataParallel"), None)
-        indices, names, visited = (
-            [int(number) for match in INDICES.findall(message) for number in match.split()],
-            [],
-            set(),
-        )
+        names: dict[int, str] = {}  # by id: what several modules share is counted once
         for path, module in self.named_modules((stored(model).get("_modules") or {}).get("module")):
             for name, parameter in (stored(module).get("_parameters") or {}).items():
-                if parameter is not None and parameter.requires_grad and id(parameter) not in visited:
-                    visited.add(id(parameter))
-                    names.append(f"{path}.{name}" if path else name)
-        return [names[index] for index in indices[:MAX_ITEMS] if index < len(names)]
+                if parameter is not None and parameter.requires_grad:
+                    names.setdefault(id(parameter), f"{path}.{name}" if path else name)
+        indices = [int(number) for match in INDICES.findall(message) for number in match.split()]
+        return [[*names.values()][index] for index in indices[:MAX_ITEMS] if index < len(names)]
 
     def container(self, value: Any, depth: int) -> dict[str, Any]:
         items = list(value.values() if isinstance(value, dict) else value) if len(value) <= 10_000 else []
@@ -254,11 +234,6 @@ class Reader:
         result["types"] = sorted({type(item).__qualname__ for item in items[:1000]})
         if items and all(type(item) is int for item in items[:MAX_ITEMS]):
             result["numbers"] = items[:MAX_ITEMS]
-        shapes = [
-            list(item.shape) for item in items[:MAX_ITEMS] if hasattr(type(item), "shape") and self.has_shape(item)
-        ]
-        if shapes and len(shapes) == len(items[:MAX_ITEMS]):
-            result["shapes"] = shapes
         if depth > 0:
             result["items"] = [self.describe(item, depth - 1) for item in items[:3]]
         return result
@@ -271,31 +246,24 @@ class Reader:
         kind = type(value)
         place = kind.__module__
         bases = {base.__name__ for base in kind.__mro__ if base.__module__.startswith("torch.utils.data")}
-        if place.startswith("pathlib"):
+        if is_path(value):
             return {"kind": "path", "text": str(value)[:MAX_TEXT]}
         if place.startswith("PIL."):
             return {"kind": "image", "mode": value.mode, "size": list(value.size)}
         if place.partition(".")[0] == "pandas" and kind.__name__ in ("DataFrame", "Series"):
-            try:  # one that is half built raises
+            with suppress(Exception):  # one that is half built raises
                 return self.table(value)
-            except Exception:
-                return {"kind": "object"}
+            return {"kind": "object"}
         attributes = stored(value)
         result: dict[str, Any] = {"module": place}
         if "DataLoader" in bases:
-            result["kind"] = "loader"
-            for name in ("batch_size", "num_workers", "drop_last"):
-                result[name] = attributes.get(name)
-            result["dataset"] = self.describe(attributes.get("dataset"), 1)
-            result["sampler"] = self.describe(attributes.get("sampler"), 1)
-            return result
+            parts = {name: self.describe(attributes.get(name), 1) for name in ("dataset", "sampler")}
+            return {**result, "kind": "loader", **{n: attributes.get(n) for n in ("batch_size", "drop_last")}, **parts}
         if "Dataset" in bases:
             result["kind"] = "dataset"
         if place.startswith("torch.utils.data") and kind.__name__ in ("TensorDataset", "Subset"):
-            try:  # one that is half built raises
+            with suppress(Exception):  # one that is half built raises
                 result["length"] = len(value)
-            except Exception:
-                return result
         if "state" in attributes and "param_groups" in attributes:
             result["kind"] = "optimizer"
             result["groups"] = [len(group.get("params", ())) for group in attributes["param_groups"]]
@@ -348,28 +316,19 @@ class Reader:
         """Return the index of the first sample of a batch that is None, and what lists of the data set hold there."""
         data, indices, dataset = local["data"], local["possibly_batched_index"], stored(local["self"])["dataset"]
         position = next(position for position, item in enumerate(data) if item is None)
-        index = asked = indices[position]
+        index = indices[position]
         while type(dataset).__name__ == "Subset" and type(dataset).__module__.startswith("torch."):
             index, dataset = stored(dataset)["indices"][index], stored(dataset)["dataset"]
         lists = {name: item for name, item in stored(dataset).items() if type(item) in (list, tuple)}
-        entries = {name: item[index] for name, item in lists.items() if 0 <= index < len(item)}
-        plain = {name: item for name, item in entries.items() if type(item) in (str, *PLAIN) or is_path(item)}
-        entries = {name: str(item)[:MAX_PATH] for name, item in plain.items()}
-        return {
-            "kind": "sample",
-            "index": index,
-            "asked": asked,
-            "entries": entries,
-            "type": type(dataset).__qualname__,
-        }
+        rows = {name: item[index] for name, item in lists.items() if 0 <= index < len(item)}
+        plain = {name: row for name, row in rows.items() if type(row) in (str, *PLAIN) or is_path(row)}
+        entries = {name: str(row)[:MAX_PATH] for name, row in plain.items()}
+        return {"kind": "sample", "index": index, "entries": entries, "type": type(dataset).__qualname__}
 
     def attribute(self, value: Any, name: str) -> Any:
         """Return an attribute that is stored, without running a property; raises LookupError."""
-        holders = [stored(value)]
-        if self.is_module(value):
-            holders += [holders[0].get(part) or {} for part in ("_modules", "_parameters", "_buffers")]
-        for holder in holders:
-            if type(holder) in (dict, *self.ordered()) and name in holder:
+        for holder in self.holders(value):
+            if type(holder) in (dict, OrderedDict) and name in holder:
                 return holder[name]
         for base in type(value).__mro__:
             if name in base.__dict__ and type(base.__dict__[name]) in (*PLAIN, str, list, tuple, dict):
@@ -378,11 +337,10 @@ class Reader:
             return value.__dict__[name]
         raise LookupError(name)
 
-    @staticmethod
-    def ordered() -> tuple[type, ...]:
-        from collections import OrderedDict
-
-        return (OrderedDict,)
+    def holders(self, value: Any) -> list[Any]:
+        """Return the dicts in which an object stores its attributes; a module has more than one."""
+        names = ("_modules", "_parameters", "_buffers") if self.is_module(value) else ()
+        return [stored(value), *(stored(value).get(name) or {} for name in names)]
 
     def lookup(self, dotted: str, frame: FrameType, local: dict[str, Any]) -> Any:
         """Return the value of `a.b.c` in a frame; raises LookupError."""
@@ -406,36 +364,24 @@ class Reader:
             names = list(dict.fromkeys([*with_prefixes(NAMES.findall(text)), *arguments]))[:MAX_NAMES]
             makers = names_in_makers(set(names), code.co_filename, max(code.co_firstlineno, line - MAX_LINES), line)
             for name in dict.fromkeys([*names, *makers[:MAX_MAKERS]]):
-                try:
+                with suppress(Exception):
                     value = self.lookup(name, frame, local)
-                except Exception:
-                    continue
-                if type(value) is not type(sys):
-                    values[name] = self.describe(value, 2)
+                    if type(value) is not type(sys):
+                        values[name] = self.describe(value, 2)
             referenced = list(local) if code.co_name != "<module>" else []
-            others = 0
+            most = len(values) + MAX_REFERENCED
             for name in [*referenced, *code.co_names][:MAX_LOCALS]:
                 value = local.get(name, frame.f_globals.get(name))
-                try:  # a view that was changed in place raises where its graph is asked for
-                    if name not in values and others < MAX_REFERENCED and self.explains_much(value):
+                with suppress(Exception):  # a view that was changed in place raises where its graph is asked for
+                    if name not in values and len(values) < most and self.explains_much(value):
                         values[name] = self.describe(value, 1)
-                        others += 1
-                except Exception:
-                    continue
         else:
-            for name, value in list(local.items())[:MAX_NAMES]:
-                wanted = (
-                    self.has_shape(value)
-                    or type(value) in (int, list, tuple)
-                    or (name in ("self", "dataset", "sampler"))
-                )
-                if wanted and len(values) < LIBRARY_ARGUMENTS:
-                    values[name] = self.describe(value, 1)
+            first = list(local.items())[:MAX_NAMES]
+            wanted = [n for n, v in first if type(v) in (int, list, tuple) or self.has_shape(v) or n in LIBRARY_NAMES]
+            values = {name: self.describe(local[name], 1) for name in wanted[:LIBRARY_ARGUMENTS]}
             if code.co_name == "fetch" and type(local.get("data")) is list and any(x is None for x in local["data"]):
-                try:
+                with suppress(Exception):
                     values[SAMPLE] = self.sample(local)
-                except Exception:
-                    values.pop(SAMPLE, None)
         result["values"] = values
         return result
 
@@ -450,23 +396,17 @@ class Reader:
         frame = trace.tb_frame
         values = {}
         for name in list(dict.fromkeys(NAMES.findall(failing_text(trace)[0])))[:MAX_NAMES]:
-            try:
+            with suppress(Exception):
                 value = self.lookup(name, frame, frame.f_locals)
-            except Exception:
-                continue
-            if issubclass(type(value), type) or type(value) is type(with_prefixes):
-                values[name] = self.describe(value)
+                if issubclass(type(value), type) or type(value) is FunctionType:
+                    values[name] = self.describe(value)
         return values
 
     def without_attribute(self, error: AttributeError) -> dict[str, Any]:
         """Return the object that lacks an attribute, with the names that it has and those of similar spelling."""
         value: Any = error.obj
-        wanted = str(error.name)
-        holders = [stored(value), *(base.__dict__ for base in type(value).__mro__)]
-        if issubclass(type(value), type):
-            holders += [base.__dict__ for base in type.mro(value)]
-        if self.is_module(value):
-            holders += [holders[0].get(part) or {} for part in ("_modules", "_parameters", "_buffers")]
+        wanted, bases = str(error.name), type.mro(value) if issubclass(type(value), type) else []
+        holders = [*self.holders(value), *(base.__dict__ for base in [*type(value).__mro__, *bases])]
         names = [name for holder in holders for name in holder if type(name) is str and not name.startswith("__")]
         near = [name for name in names if name.lower() == wanted.lower()]
         near = near or difflib.get_close_matches(wanted, names[:MAX_LOCALS], 2, 0.8)
@@ -525,11 +465,10 @@ def is_path(value: Any) -> bool:
 
 def number(text: str) -> bool:
     """Whether a text is a number."""
-    try:
+    with suppress(ValueError):
         float(text)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 def with_prefixes(names: list[str]) -> list[str]:
@@ -591,16 +530,13 @@ def collect(error: BaseException, is_own: Callable[[str], bool]) -> list[dict[st
     for entry in traces:
         owner = entry.tb_frame.f_locals.get("self")
         if reader.root is None and reader.is_module(owner):
-            reader.root = owner
             reader.name_modules(owner)
     result = [reader.frame(entry, is_own(entry.tb_frame.f_code.co_filename)) for entry in traces[-MAX_FRAMES:]]
     if result and isinstance(error, TypeError) and not result[-1]["own"]:
         result[-1]["values"] |= reader.called(traces[-1])
     if result and type(error) is AttributeError and type(error.name) is str:
-        try:
+        with suppress(Exception):
             result[-1]["values"][NO_ATTRIBUTE] = reader.without_attribute(error)
-        except Exception:
-            return result
     if result and type(error) is RuntimeError and error.args and type(error.args[0]) is str:
         names = reader.without_gradient(traces, error.args[0]) if "did not receive grad" in error.args[0] else []
         result[-1]["values"] |= {WITHOUT_GRADIENT: {"kind": "names", "type": "list", "names": names}} if names else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
@@ -12,6 +11,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ocrlab import run_folder
 from ocrlab.debug.flight_record import last_position
@@ -68,21 +68,22 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
     """
     home, best = place.parent, verdict.causes[0] if verdict.causes else None
     recorded = find_recorded(home, record)
+    do = (best.fix if best.confidence >= SURE else "") or best.experiment or best.fix if best else ""
     verdict_file = place / "verdict.md"  # missing on a full disk
     lines = [f"ocrlab watch: {what}"]
     parts: dict[str, Callable[[], str]] = {
         "rank": lambda: _rank(verdict),
         "why": lambda: (best.explanation or _waits(best)) if best else "",
         "fix": lambda: best.fix if best and (best.explanation or (_waits(best) and best.confidence >= SURE)) else "",
-        "edit": lambda: _edit(best) if best else "",
-        "cause": lambda: _cause(verdict) if best else _own_error(verdict, place) or _cause(verdict),
+        "edit": lambda: _edit(best.edit) if best and best.edit else "",
+        "cause": lambda: ("" if best else _own_error(verdict)) or _cause(verdict),
         "evidence": lambda: _evidence(best, "\n".join(lines)) if best and not best.explanation else "",
         "in": lambda: _own_frame(best) if best and not best.explanation else "",
         "values": lambda: "; ".join(verdict.values[:MOST_VALUES]) if not (best and best.explanation) else "",
         "record": lambda: last_position.position_text(recorded).removeprefix("the record ") if recorded else "",
         "hidden": lambda: error_hook.hid(place),
         "verdict": lambda: short(verdict_file) if verdict_file.is_file() else "",
-        "next": lambda: _next(best) if best and not best.explanation and best.fix not in "\n".join(lines) else "",
+        "next": lambda: do if best and not best.explanation and best.fix not in "\n".join(lines) else "",
         "replay": lambda: f"ocrlab replay {shlex.quote(short(recorded))}" if recorded else "",
         "next run": lambda: "" if recorded or (best and best.edit) else _recording(place, command, best),
     }
@@ -139,24 +140,13 @@ def _cause(verdict: Verdict) -> str:
     return f"{busy} ({sure})" if busy else sure
 
 
-def _own_error(verdict: Verdict, place: Path) -> str:
+def _own_error(verdict: Verdict) -> str:
     """Return the error that the program itself reported, for a verdict without causes; '' for none."""
-    with guarded(place.parent, "watch: the error of the program itself"):
-        from ocrlab.debug.diagnosis import next_steps
+    from ocrlab.debug.diagnosis import next_steps
 
-        own = next_steps.own_error(verdict)
-        if not own:
-            return ""
-        omitted = (next_steps.OWN, _rank(verdict) or next_steps.OWN)
-        with contextlib.suppress(OSError):  # without its words where they are the last line above, a sentence of ocrlab
-            last = (place / LOG).read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2].strip()
-            quoted = f"`{last.removeprefix('ocrlab: ')}`"
-            if last.startswith("ocrlab: ") and own.startswith(quoted):
-                own = f"as it says above{own.removeprefix(quoted)}"
-        return "; ".join(
-            [f"the program's own error, {own}", *(m for m in verdict.missing if not m.startswith(omitted))]
-        )
-    return ""
+    own, shown = next_steps.own_error(verdict), _rank(verdict) or next_steps.OWN
+    rest = [missing for missing in verdict.missing if not missing.startswith((next_steps.OWN, shown))]
+    return "; ".join([f"the program's own error, {own}", *rest]) if own else ""
 
 
 def _waits(best: Cause) -> str:
@@ -165,14 +155,9 @@ def _waits(best: Cause) -> str:
     return next((line.text for line in best.evidence[:1] if hangs and line.file == "facts"), "")
 
 
-def _edit(best: Cause) -> str:
+def _edit(edit: dict[str, Any]) -> str:
     """Return the line to change, as it should be."""
-    return f"{Path(best.edit['file']).name}:{best.edit['line']}: {best.edit['after']}" if best.edit else ""
-
-
-def _next(best: Cause) -> str:
-    """Return the fix of a sure cause, of others the experiment that would confirm it."""
-    return (best.fix if best.confidence >= SURE else "") or best.experiment or best.fix
+    return f"{Path(edit['file']).name}:{edit['line']}: {edit['after']}"
 
 
 def _evidence(best: Cause, shown: str) -> str:
@@ -188,9 +173,7 @@ def _own_frame(best: Cause) -> str:
     """Return the module that was called, and the program's own frame, where the evidence shows them."""
     from ocrlab.debug.diagnosis import failure_place
 
-    texts = [line.text for line in best.evidence]
-    module = next(filter(None, map(failure_place.module_text, texts)), "")
-    own = next(filter(None, map(failure_place.own_frame, texts)), "")
+    module, own = failure_place.place_in(best.evidence)
     return f"{module}, called from {own}" if module and own else module or own
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
+import re
 import resource
 import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ocrlab.debug.flight_record import last_position
-from ocrlab.debug.watch import error_hook, kernel_log_filter, rank_status
+from ocrlab.debug.watch import error_hook, rank_status
 from ocrlab.debug.watch.hang_detector import LOOK_SECONDS
 from ocrlab.debug.watch.io_loop import Session
 from ocrlab.debug.watch.memory_tracker import OomKillCounters
@@ -25,6 +28,16 @@ from ocrlab.run_folder.fail_safe import guarded
 
 STACK_SECONDS = 1.0
 ISA = ("avx", "amx", "fma", "sse4", "f16c", "bmi", "asimd", "sve")  # what an illegal instruction may need
+HOST = "pid:[4026531836]"  # the first process namespace, linux/proc_ns.h: there the log's numbers are ours
+SURE = 0.5  # from here on an event counts as ours, where only name and time can be compared
+AT_ONCE = 1.0  # seconds between the kernel's kill and the end of the program that reports it
+NEAR = 2  # between the numbers of two processes that were forked one after the other
+MEMCG = re.compile(r"task_memcg=(/[^,\s]+)")
+STARTED = re.compile(  # subprocess.py, concurrent/futures/process.py
+    r"died with <Signals\.SIGKILL|\bSIGKILL\b|\bKilled\b|(?<![\w.+-])-9(?![\w.-])"
+    r"|\b(?:exit\w*|status|code|returned)\b\D{0,20}\b137\b|was terminated abruptly while the future"
+)
+BEGINS = re.compile(r"invoked oom-killer|\bmemory: usage \d")  # come before the line with the number
 LOG, STACKS, KERNEL = "log_tail.txt", "stacks.txt", "kernel_log.txt"
 
 
@@ -76,9 +89,9 @@ def gather(
     if status == "failed":
         records = error_hook.read(scratch, home)
         hidden, silent = error_hook.hidden_errors(records, log, child.pid, home)
-        values = error_hook.failing_values(records, log, child.pid)
-        texts, facts = {**texts, **hidden}, {**facts, **silent, **values}
-        facts["exits"] = [*facts["exits"], *error_hook.exits(records, log)]
+        texts |= hidden
+        facts |= silent | error_hook.failing_values(records, log, child.pid)
+        facts["exits"] += error_hook.exits(records, log)
     ranks = rank_status.gather(scratch, quiet.heartbeats, family, log)
     if ranks:
         facts["ranks"], texts[rank_status.FILE] = ranks, rank_status.table(ranks)
@@ -138,4 +151,55 @@ def _kernel_log(session: Session, log: str, groups: Sequence[Path]) -> str | Non
     died = child.code is None or child.code < 0 or child.code > 128 or "signal" in log or "Kill" in log
     died = died or any(ended["signal"] for ended in child.exits)
     names = quiet.names if died else ()  # else an event about such a name is about another program
-    return kernel_log_filter.lines(child.started, child.ended or time.monotonic(), pids, names, log, groups)
+    return own_kernel_lines(child.started, child.ended or time.monotonic(), pids, names, log, groups)
+
+
+def own_kernel_lines(
+    since: float, ended: float, pids: Collection[int], names: Collection[str], log: str, groups: Collection[Path] = ()
+) -> str | None:
+    """Return the lines since a moment on the monotonic clock that name one of our processes, or none at all (a GPU).
+
+    None means that the log cannot be read; a log without such lines is empty.
+    A process that lived too short to be seen counts as ours if the program's own output gives its number, if it was
+    killed in a memory group of the program's own (`groups`), if its number and name fit to a worker that was forked
+    right before or after it, or if the program reports at that moment that what it started was killed.
+    """
+    log_lines = kernel_log.lines(since).value
+    if log_lines is None:
+        return None
+    owners = kernel_log.xid_owners(log_lines)
+    parsed: list[tuple[str, kernel_log.Event | None]] = []
+    for number, line in enumerate(log_lines):
+        event = next(iter(kernel_log.events([line])), None)
+        parsed.append((line, event and replace(event, pid=owners.get(number, event.pid))))
+    main, reports_kill, real = min(pids, default=0), STARTED.search(log) is not None, _number_is_real()
+
+    def is_relative(line: str, event: kernel_log.Event) -> bool:
+        memcg = MEMCG.search(line)
+        if memcg and any(str(group).endswith(memcg[1]) for group in groups):
+            return True
+        if event.kind != "oom" or event.pid is None or event.pid <= main:
+            return False
+        is_sibling = event.name in names and any(abs(event.pid - pid) <= NEAR for pid in pids)
+        return is_sibling or (reports_kill and event.seconds is not None and abs(event.seconds - ended) <= AT_ONCE)
+
+    ours = {None, *pids, *(event.pid for line, event in parsed if event and is_relative(line, event))}
+    mine = [
+        line
+        for line, event in parsed
+        if event is None
+        or event.pid in ours
+        or re.search(rf"\bpid\W+(?:s\W+)?{event.pid}\b", log)
+        or (not real and any(kernel_log.match(event, -1, name, ended) >= SURE for name in names))
+    ]
+    if not any("oom" in line.lower() for line in mine if not BEGINS.search(line)):
+        mine = [line for line in mine if not BEGINS.search(line)]
+    return "\n".join(mine)
+
+
+def _number_is_real() -> bool:
+    """Return whether the kernel log knows processes by the numbers that we know; not so in a container."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == HOST
+    except OSError:
+        return False

@@ -77,16 +77,6 @@ def slug(command: Sequence[str]) -> str:
     return program or "run"
 
 
-def find_run_of(pid: int, runs: Path) -> Path | None:
-    """Return the run folder below `runs` that a process has opened, the newest one; None if it has not."""
-    folders = []
-    for file in runs.glob("*/flight/process.json"):
-        with contextlib.suppress(OSError, DataError, ValueError):
-            if from_json(safe_read.read(file), source=str(file)).get("pid") == pid:
-                folders.append((file.stat().st_mtime, file.parents[1]))
-    return max(folders)[1] if folders else None
-
-
 def new_incident(folder: Path) -> Path:
     """Make an empty `incident/`; one that already exists is kept under a number. Raises OSError."""
     place = folder / INCIDENT

@@ -68,20 +68,14 @@ def chain(error: BaseException) -> list[dict[str, Any]]:
     link: BaseException | None = error
     while link is not None and id(link) not in ids and len(links) < LINKS:
         ids.add(id(link))
-        hidden = link.__suppress_context__ and link.__cause__ is None and link.__context__ is not None
-        by = "cause" if link.__cause__ is not None else "hidden" if hidden else "context"
-        kind = type(link)
+        kind, cause, context = type(link), link.__cause__, link.__context__
         module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
-        links.append(
-            {
-                "type": f"{module}{kind.__qualname__}",
-                "kinds": [base.__name__ for base in kind.__mro__[:-1]],
-                "says": says(link),
-                "frames": frames(link.__traceback__),
-                "by": by,
-            }
-        )
-        link = link.__cause__ if link.__cause__ is not None else link.__context__
+        hidden = link.__suppress_context__ and context is not None
+        by = "cause" if cause is not None else "hidden" if hidden else "context"
+        kinds = [base.__name__ for base in kind.__mro__[:-1]]
+        links.append({"type": f"{module}{kind.__qualname__}", "kinds": kinds, "says": says(link), "by": by})
+        links[-1]["frames"] = frames(link.__traceback__)
+        link = cause if cause is not None else context
     return links
 
 
@@ -192,14 +186,19 @@ def on_raise(code: CodeType, offset: int, error: BaseException) -> None:
     """Note what is being handled where the program leaves; called by Python in each frame that an error passes."""
     if type(error) is not SystemExit:
         return
+    trace = error.__traceback__
+    if trace is None or trace.tb_next is None:
+        note_exit(error.code, sys.exc_info()[1])
+
+
+def note_exit(status: object, cause: BaseException | None) -> None:
+    """Note what is being handled where the program leaves."""
     try:
-        trace, cause = error.__traceback__, sys.exc_info()[1]
-        if cause is not None and (trace is None or trace.tb_next is None):
-            status = error.code
+        if cause is not None:
             number = status if isinstance(status, int | str) else None
             write("exit", status=number, chain=chain(cause), values=values_of(cause))
     except Exception as problem:
-        failed("on_raise", problem)
+        failed("note_exit", problem)
 
 
 def listen(events: int) -> None:
@@ -228,14 +227,7 @@ def at_exit() -> None:
 
 def leaves(status: object = None, /) -> NoReturn:
     """Exit the interpreter, as sys.exit does before Python 3.12; what is being handled is written down first."""
-    error = sys.exc_info()[1]
-    if error is not None:
-        try:
-            code = status if isinstance(status, int | str) else None
-            write("exit", status=code, chain=chain(error), values=values_of(error))
-        except Exception as problem:
-            failed("leaves", problem)
-            error = None
+    note_exit(status, sys.exc_info()[1])
     leave(status)  # type: ignore[arg-type]
 
 

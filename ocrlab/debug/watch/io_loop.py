@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
-import selectors
+import select
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from ocrlab.debug.watch import clean_exit_hints, pseudo_terminal
 from ocrlab.debug.watch.child_process import Child
 from ocrlab.debug.watch.hang_detector import HangDetector
 from ocrlab.debug.watch.memory_tracker import MemoryTracker
-from ocrlab.debug.watch.output_stream import CHUNK, LogBuffer, OutputCallback, Sink, is_open, waiting_bytes
+from ocrlab.debug.watch.output_stream import CHUNK, LogBuffer, OutputCallback, Sink, is_open, unread
 from ocrlab.errors import escape_control
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -36,7 +37,6 @@ OBEYED = 10.0  # seconds within which an end counts as the answer to a signal
 LITTLE, RECENT = 1024, 0.1  # bytes, seconds: output that comes often and in small pieces is read in batches,
 BATCH, TYPED = 0.05, 0.002  # seconds apart, on a terminal sooner: to wake for each would cost more than all the rest
 KEYS_PENDING = 1 << 16
-BLOCKED = float("inf")  # a source rests until the reader of its output has caught up
 
 
 @dataclass
@@ -47,11 +47,11 @@ class Session:
     output: Callable[[int, bytes], None] | None = None
     ring: LogBuffer = field(default_factory=LogBuffer)
     memory: MemoryTracker = field(default_factory=MemoryTracker)
-    selector: selectors.BaseSelector = field(default_factory=selectors.PollSelector)
     terminal: pseudo_terminal.Terminal | None = None
     sinks: dict[int, Sink] = field(default_factory=dict)  # by stream: 1 and 2
     sources: dict[int, int] = field(default_factory=dict)  # of the program's output: descriptor -> stream
     resting: dict[int, float] = field(default_factory=dict)  # sources that are read again at this monotonic time
+    reads_keys: bool = False  # from stdin
     keys: bytearray = field(default_factory=bytearray)  # typed, and not yet taken by the program
     came: list[int] = field(default_factory=list)  # signals
     handlers: dict[int, Any] = field(default_factory=dict)
@@ -78,39 +78,61 @@ class Session:
             for descriptor in ours:
                 os.close(descriptor)
         self._listen()
-        self.selector.register(self.child.control, selectors.EVENT_READ, self.child.listen)
-        for descriptor in self.sources:
-            self.selector.register(descriptor, selectors.EVENT_READ, descriptor)
         if self.terminal:
             self.terminal.enter()
-            if self.terminal.keyboard:
-                self.selector.register(0, selectors.EVENT_READ, self._type)
+            self.reads_keys = self.terminal.keyboard
 
     def step(self, wait: float) -> None:
         """Wait for something to happen, `wait` seconds at most, and pass it on."""
-        if self.resting:
-            wait = min(wait, max(0.0, min(self.resting.values()) - time.monotonic()))
-        ready = [key.data for key, _mask in self.selector.select(wait)]
-        streams = [descriptor for descriptor in ready if isinstance(descriptor, int)]
-        streams = sorted({*streams, *self._wake_sources(bool(streams))}, key=lambda source: self.sources.get(source, 0))
+        if self.child.empty:
+            self.resting.clear()
+        wait = min(wait, max(0.0, min(self.resting.values(), default=math.inf) - time.monotonic()))
+        poll = select.poll()
+        for descriptor, events in self._awaited().items():
+            poll.register(descriptor, events)
+        ready = {descriptor for descriptor, _ in poll.poll(math.ceil(1000 * wait))}
+        self._read_all(ready)
+        if not self.child.empty and self.child.control.fileno() in ready:
+            self.child.listen()
+        if self.wake and self.wake[0] in ready:
+            os.read(self.wake[0], 512)
+        if self.reads_keys and 0 in ready:
+            self._type()
+        if self.came or self.child.stopped:
+            self._signals()
+        for sink in self.sinks.values():
+            sink.flush()
+        self._send_keys()
+
+    def _awaited(self) -> dict[int, int]:
+        """Return what is waited for: the events of poll(2) by descriptor.
+
+        A stream whose reader is slow is not read on until that has caught up.
+        """
+        readers = [] if self.child.empty else [self.child.control.fileno()]
+        readers += [self.wake[0]] if self.wake else []
+        readers += [0] if self.reads_keys else []
+        readers += [source for source in self._open_sources() if source not in self.resting]
+        pending = {sink.descriptor: select.POLLOUT for sink in self.sinks.values() if sink.pending}
+        return {**dict.fromkeys(readers, select.POLLIN), **pending}
+
+    def _open_sources(self) -> list[int]:
+        return [source for source, stream in self.sources.items() if not self.sinks[stream].full]
+
+    def _read_all(self, ready: set[int]) -> None:
+        """Read the sources that are ready or have rested long enough, and with them all others: lines stay in order."""
+        now, sources = time.monotonic(), self._open_sources()
+        if not any(source in ready or self.resting.get(source, math.inf) <= now for source in sources):
+            return
+        waiting = [source for source in sources if source in ready or (source in self.resting and unread(source))]
+        self.resting.clear()
+        streams = sorted(waiting, key=self.sources.__getitem__)
         for descriptor in streams:
             self._read(descriptor)
             if descriptor is not streams[-1]:  # all of stdout before stderr: what was printed first stands first
                 for _ in range(PIPE_SIZE // CHUNK):
-                    if descriptor in self.sources and waiting_bytes(descriptor):
+                    if descriptor in self.sources and unread(descriptor):
                         self._read(descriptor)
-        for act in ready:
-            if not isinstance(act, int):
-                act()
-        if self.came or self.child.stopped:
-            self._signals()
-        if self.is_blocked or self.keys:
-            self._balance()
-
-    @property
-    def is_blocked(self) -> bool:
-        """Return whether a reader of the output is slow: something waits for it."""
-        return BLOCKED in self.resting.values() or any(sink.pending for sink in self.sinks.values())
 
     @property
     def alive(self) -> bool:
@@ -119,7 +141,9 @@ class Session:
             return True
         if self.terminal:
             self.terminal.close_slave()
-        if self.is_blocked:  # a reader that is slow gets everything; two SIGTERMs end it
+        if any(
+            sink.pending for sink in self.sinks.values()
+        ):  # a reader that is slow gets everything; two SIGTERMs end it
             return self.terms < 2
         self.drained = self.drained or time.monotonic()
         return bool(self.sources) and time.monotonic() - self.drained < DRAIN
@@ -157,10 +181,9 @@ class Session:
     def write_message(self, text: str) -> None:
         """Write a few lines of ocrlab to stderr, after the program's output so far."""
         ending = "\r\n" if self.terminal and self.terminal.raw else "\n"
-        data = (escape_control(text).rstrip("\n") + "\n").replace("\n", ending).encode(errors="replace")
-        if self.ring.middle and (self.terminal or self.ring.stream == 2):  # after a progress bar
-            data = ending.encode() + data
-        self.sinks[2].put(data)
+        after_bar = self.ring.middle and (self.terminal or self.ring.stream == 2)
+        words = ("\n" if after_bar else "") + escape_control(text).rstrip("\n") + "\n"
+        self.sinks[2].put(words.replace("\n", ending).encode(errors="replace"))
 
     def close(self) -> None:
         """Give back the terminal and the signal handlers, and close everything; what is left is killed."""
@@ -182,7 +205,6 @@ class Session:
                 os.close(descriptor)
         for sink in self.sinks.values():
             sink.close()
-        self.selector.close()
         self.memory.close()
         if hasattr(self, "child"):
             self.child.control.close()  # the guard ends whatever is left when it sees that
@@ -230,54 +252,16 @@ class Session:
             self.terminal.note(data)
         now = time.monotonic()
         if len(data) < LITTLE and now - self.quiet.since < RECENT:
-            self._rest(descriptor, now + (TYPED if self.terminal else BATCH))
+            self.resting[descriptor] = now + (TYPED if self.terminal else BATCH)
         self.quiet.moved(now, "output")
         self.sinks[stream].put(data)
 
-    def _rest(self, descriptor: int, until: float) -> None:
-        """Stop listening to a source of output for a while."""
-        if descriptor not in self.resting:
-            self.selector.unregister(descriptor)
-        self.resting[descriptor] = until
-
-    def _wake_sources(self, now_all: bool) -> list[int]:
-        """Listen again to the sources whose time has come, or to all; returns those that can be read at once.
-
-        All of them where another stream is read, so that lines stay in their order, and once the program has ended.
-        """
-        limit = BLOCKED if now_all or self.child.empty else time.monotonic()
-        due = [descriptor for descriptor, until in self.resting.items() if until <= limit and until != BLOCKED]
-        for descriptor in due:
-            self._listen_again(descriptor)
-        return [descriptor for descriptor in due if waiting_bytes(descriptor)]
-
-    def _listen_again(self, descriptor: int) -> None:
-        del self.resting[descriptor]
-        self.selector.register(descriptor, selectors.EVENT_READ, descriptor)
-
     def _drop(self, descriptor: int) -> None:
         """Close a stream that has ended, or that has no reader any more: the program then sees SIGPIPE or EIO."""
-        if self.resting.pop(descriptor, None) is None:
-            self.selector.unregister(descriptor)
+        self.resting.pop(descriptor, None)
         self.sources.pop(descriptor)
         if not self.terminal or descriptor != self.terminal.master:
             os.close(descriptor)
-
-    def _balance(self) -> None:
-        """Write what is pending; a stream whose reader is slow is not read on until that has caught up."""
-        for stream, sink in self.sinks.items():
-            registered = sink.descriptor >= 0 and sink.descriptor in self.selector.get_map()
-            sink.flush()
-            if sink.pending and not registered:
-                self.selector.register(sink.descriptor, selectors.EVENT_WRITE, sink.flush)
-            elif not sink.pending and registered:
-                self.selector.unregister(sink.descriptor)
-            for source in [source for source, of in self.sources.items() if of == stream]:
-                if sink.full:
-                    self._rest(source, BLOCKED)
-                elif self.resting.get(source) == BLOCKED:
-                    self._listen_again(source)
-        self._send_keys()
 
     def _type(self) -> None:
         """Pass on what was typed."""
@@ -289,7 +273,7 @@ class Session:
         except OSError:
             data = b""
         if not data or len(self.keys) > KEYS_PENDING:
-            self.selector.unregister(0)
+            self.reads_keys = False
             return
         if self.terminal.interrupts(data):
             self.before_stop()
@@ -319,7 +303,6 @@ class Session:
             os.close(writing)
             return
         self.wake = (reading, writing)
-        self.selector.register(reading, selectors.EVENT_READ, lambda: os.read(reading, 512))
         for number in (*PASSED_ON, *OURS):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self.handlers[number] = signal.signal(number, note)

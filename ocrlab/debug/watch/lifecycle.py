@@ -40,7 +40,7 @@ class Options:
     """How to watch. Seconds of `silence` make a hang, `timeout` is the limit for the whole run.
 
     `run_dir` None makes `runs/<time>-<program>`; with `own_folder` the program makes its own, as `ocrlab train` does.
-    Until it reports where, that one is looked for below `runs`.
+    If it ends before it has made one, a folder for its verdict is made below `runs`.
     With `inside` each Python of the program reports errors that it hides: see `injected_error_hook.py`.
     With `record` a Python script runs with the flight recorder in it, where its model, optimizer and loop are clear.
     `on_hang` kill ends a program that hangs, report lets it go on; None ends it only where a heartbeat has stopped.
@@ -191,16 +191,12 @@ class WatchedRun:
         if self._stopped_early():
             session.write_message(f"ocrlab watch: {what}, before it had a run folder")
             return Ended(status, exit_code, name, None, None, exit_status)
-        if self.still and session.ended_by:
-            what += f", asked to end after {self.still:.0f} s without progress"
-        if stayed and self.verdict and self.suspected and self.still:  # its report is new
-            self._write_summary(what, self.verdict, self.suspected)
-        elif stayed and self.suspected:
-            what += f", asked to end after {stayed:.0f} s without progress"
-            what += f"; the report of the hang stays: {incident.short(self.suspected)}"
-            session.write_message(f"ocrlab watch: {what}")
-        elif not self.hung:
-            self.verdict, place = self._explain(status)
+        waited = stayed or (self.still if session.ended_by else 0.0)
+        what += f", asked to end after {waited:.0f} s without progress" if waited else ""
+        if not self.hung:  # else its report is written
+            place = self.suspected
+            if not stayed or place is None or self.verdict is None:
+                self.verdict, place = self._explain(status)
             self._write_summary(what, self.verdict, place)
         folder = self._home()
         self._mark_failed(folder.path, status, f"{status} by {name}" if name else f"{status}, exit status {child.code}")
@@ -210,7 +206,7 @@ class WatchedRun:
         """Report what tells against exit status 0 in the output, and whether the training came to its end."""
         session, log, path = self.session, self.session.ring.text(), self.path
         swallowed = error_hook.swallowed(error_hook.read(self.scratch, path), path)
-        hints = clean_exit_hints.traceback(log), clean_exit_hints.loss(log), clean_exit_hints.cut(log), swallowed
+        hints = clean_exit_hints.traceback(log), clean_exit_hints.loss(log), swallowed
         for hint in filter(None, hints):
             session.write_message(f"ocrlab watch: {hint}")
         record = watcher_link.read_record(self.scratch)
@@ -239,10 +235,9 @@ class WatchedRun:
 
     def _stopped_early(self) -> bool:
         """Return whether a program that makes its own folder was stopped before it had one: nothing has failed."""
-        number, pid = self.session.asked[0], self.session.child.pid
-        if self.folder or not number or self.session.child.code not in (-number, 128 + number):
-            return False
-        return not watcher_link.read_run(self.scratch) and not incident_folder.find_run_of(pid, self._runs())
+        number = self.session.asked[0]
+        has_folder = self.folder or watcher_link.read_run(self.scratch)
+        return bool(number and not has_folder and self.session.child.code in (-number, 128 + number))
 
     def _ignores_stop(self, now: float) -> bool:
         """Return whether an `ocrlab train` was asked to stop and has not moved since: it stops fast where it can."""
@@ -323,10 +318,10 @@ class WatchedRun:
     def _home(self) -> run_folder.RunFolder:
         """Return the run folder: ours, or the one that the program made, or a new one where it did not get so far."""
         if self.folder is None:
-            owner, runs = watcher_link.read_run(self.scratch), self._runs()
-            own = owner[1] if owner else incident_folder.find_run_of(self.session.child.pid, runs)
-            if own:
-                return run_folder.RunFolder(own, "")
+            owner = watcher_link.read_run(self.scratch)
+            if owner:
+                return run_folder.RunFolder(owner[1], "")
+            runs = watcher_link.read_runs(self.scratch) or self.options.runs
             try:
                 self.folder = run_folder.create(runs, incident_folder.slug(self.command))
             except RunError:
@@ -337,9 +332,6 @@ class WatchedRun:
     def path(self) -> Path | None:
         """The run folder, where there is one yet."""
         return self.folder.path if self.folder else None
-
-    def _runs(self) -> Path:
-        return watcher_link.read_runs(self.scratch) or self.options.runs
 
     def _mark_failed(self, path: Path, status: str, message: str) -> None:
         """Write `.FAILURE` into the run folder, and into one that the program made and left without a cause."""

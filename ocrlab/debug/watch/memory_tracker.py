@@ -58,10 +58,11 @@ class MemoryTracker:
     def _sample(self, passed: float, pid: int) -> None:
         family = process_tree.descendants(pid)
         processes: list[dict[str, Any]] = []
-        for process in family:
-            memory = _status(process.pid)
-            if memory.get("rss"):
-                processes.append({"pid": process.pid, "role": process.role, "name": process.name, **memory})
+        for process in family:  # /proc/PID/status never waits, smaps_rollup does
+            fields = system_files.memory_fields(Path(f"/proc/{process.pid}/status"))
+            if rss := fields.get("VmRSS"):
+                row = {"pid": process.pid, "role": process.role, "name": process.name, "rss": rss}
+                processes.append({**row, "anonymous": fields.get("RssAnon", rss), "shared": fields.get("RssShmem", 0)})
         if not processes:
             return
         self.processes = processes
@@ -104,15 +105,6 @@ class MemoryTracker:
         """End the child that asks the driver."""
         if self.asked is not None:
             self.asked.close()
-
-
-def _status(pid: int) -> dict[str, int]:
-    """Return resident, anonymous and shared bytes; /proc/PID/status never waits, smaps_rollup does."""
-    fields = system_files.memory_fields(Path(f"/proc/{pid}/status"))
-    rss = fields.get("VmRSS")
-    if rss is None:
-        return {}
-    return {"rss": rss, "anonymous": fields.get("RssAnon", rss), "shared": fields.get("RssShmem", 0)}
 
 
 @dataclass

@@ -58,7 +58,8 @@ class Sink:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor, self.own = _unblocked(descriptor)
-        self.chunk = CHUNK if self.own or _is_file(descriptor) else PIPE_BUF
+        is_file = is_open(descriptor) and stat.S_ISREG(os.fstat(descriptor).st_mode)
+        self.chunk = CHUNK if self.own or is_file else PIPE_BUF
         self.pending = bytearray()
         self.gone = False  # nobody reads it any more
         self.lost: OSError | None = None  # why what the program printed is not where it should be
@@ -101,8 +102,8 @@ class OutputCallback(Sink):
     """Output that goes to a function instead: it is called with the number of the stream, 1 or 2, and the bytes."""
 
     def __init__(self, stream: int, function: Callable[[int, bytes], None]) -> None:
+        super().__init__(-1)
         self.stream, self.function = stream, function
-        self.descriptor, self.own, self.pending, self.gone, self.lost = -1, False, bytearray(), False, None
 
     def put(self, data: bytes) -> None:
         """Hand over some bytes."""
@@ -121,15 +122,8 @@ def _unblocked(descriptor: int) -> tuple[int, bool]:
     return descriptor, False
 
 
-def _is_file(descriptor: int) -> bool:
-    try:
-        return stat.S_ISREG(os.fstat(descriptor).st_mode)
-    except OSError:
-        return False
-
-
-def waiting_bytes(descriptor: int) -> int:
-    """Return how many bytes wait in a pipe."""
+def unread(descriptor: int) -> int:
+    """Return how many bytes wait in a pipe or terminal."""
     count = bytearray(4)
     fcntl.ioctl(descriptor, termios.FIONREAD, count)
     return int.from_bytes(count, sys.byteorder)

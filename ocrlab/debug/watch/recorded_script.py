@@ -8,7 +8,6 @@ one line, and the script runs as it is. It is `__main__`, and the traceback of i
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from collections.abc import Callable
@@ -73,12 +72,6 @@ def frames_of_script(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def print_error(hook: Callable[..., Any], kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """Hand an error that ends the script to the hook that would have got it."""
-    error.__traceback__ = frames_of_script(trace)
-    hook(kind, error, error.__traceback__)
-
-
 def main() -> None:
     """Run the script as `python SCRIPT` would."""
     run, script, *arguments = sys.argv[1:]
@@ -93,7 +86,10 @@ def main() -> None:
     try:
         exec(compile_script(script, path, ScriptRecording(run), module), module.__dict__)
     except BaseException:
-        sys.excepthook = functools.partial(print_error, sys.excepthook)
+        hook = sys.excepthook
+        sys.excepthook = lambda kind, error, trace: hook(
+            kind, error.with_traceback(frames_of_script(trace)), error.__traceback__
+        )
         raise
     finally:
         del this

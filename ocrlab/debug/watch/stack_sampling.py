@@ -60,8 +60,16 @@ def sample(family: Sequence[Process], samples: Samples, end: float, times: int =
 
 def moved(samples: Samples) -> bool:
     """Return whether a thread was seen in two places of the program, left one for good, or counts on in a caller."""
-    rows = [([place.path for place in places if place.path], places) for places in samples.values()]
-    return any(_branches(paths) or _left(paths) or _counts_on(places) for paths, places in rows)
+    for places in samples.values():
+        paths = [place.path for place in places if place.path]
+        # A loop that waits calls the same thing again and again; what the standard library does inside does not matter.
+        own_paths = sorted({tuple((function, file) for function, file, _ in _own(path)) for path in paths})
+        branches = any(not _nested(a, b) for a, b in itertools.pairwise(own_paths))
+        half = len(paths) // 2
+        first, second = commonprefix(paths[:half]), commonprefix(paths[half:])  # noqa: RUF071  # of calls, not of text
+        if branches or (half >= SURE and not _nested(first, second)) or _counts_on(places):
+            return True
+    return False
 
 
 def _counts_on(places: Sequence[Place]) -> bool:
@@ -82,21 +90,6 @@ def _counts_on(places: Sequence[Place]) -> bool:
         if max(rises.values(), default=0) >= RISES:
             return True
     return False
-
-
-def _branches(paths: Sequence[Path]) -> bool:
-    """Return whether one caller was seen in two different functions of the program itself.
-
-    A loop that waits calls the same thing again and again; what the standard library does inside does not matter.
-    """
-    own_paths = sorted({tuple((function, file) for function, file, _ in _own(path)) for path in paths})
-    return any(not _nested(a, b) for a, b in itertools.pairwise(own_paths))
-
-
-def _left(paths: Sequence[Path]) -> bool:
-    """Return whether the second half of the samples has nothing in common with the first, line by line."""
-    half = len(paths) // 2
-    return half >= SURE and not _nested(commonprefix(paths[:half]), commonprefix(paths[half:]))  # noqa: RUF071  # of calls, not of text
 
 
 def _own(path: Path) -> Path:

@@ -34,6 +34,7 @@ XID = r"NVRM: Xid \(PCI:[^)]*\): (?P<detail>\d+)(?:, pid='?(?P<pid>\d+)'?)?(?:, 
 PATTERNS = (
     ("oom", re.compile(OOM)),
     ("oom", re.compile(r"^Killed process (?P<pid>\d+) \((?P<name>.*?)\)")),
+    ("oom", re.compile(r"oom_reaper: reaped process (?P<pid>\d+) \((?P<name>.*?)\)")),
     ("oom", re.compile(r"oom-kill:constraint=(?P<detail>\w+).*?task=(?P<name>.*?),pid=(?P<pid>\d+)")),
     ("trap", re.compile(r"traps: (?P<name>.*?)\[(?P<pid>\d+)\] (?:trap )?(?P<detail>[\w ]+?)(?: in \S+\[\S+)? ip:")),
     ("segfault", re.compile(r"^(?P<name>.*?)\[(?P<pid>\d+)\]: segfault at (?P<detail>[0-9a-f]+)")),

@@ -25,6 +25,7 @@ def open_shared(member: RankRecord, runs: str, slug: str, again: Path | None) ->
     ranks = member.ranks
     if not ranks.several:
         with run_folder.run(runs, slug, again=again) as folder:
+            watcher_link.report_run(folder.path)
             yield folder
         return
     with contextlib.ExitStack() as stack:

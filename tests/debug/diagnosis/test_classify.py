@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ocrlab.debug.diagnosis import catalogue, evidence, load_input
+from ocrlab.debug.diagnosis import catalogue, evidence
 from ocrlab.debug.diagnosis.classify import classify
 from ocrlab.hardware.processes import exit_codes
 from ocrlab.records import Incident, Verdict
@@ -172,20 +172,6 @@ def test_a_huge_text_is_windowed_and_keeps_its_line_numbers() -> None:
     verdict = judge("\n".join(lines))
     assert len("\n".join(lines)) > evidence.LONG
     assert verdict.causes[0].evidence[0].line == 30_001
-
-
-def test_captured_faults_are_named(shared: Path) -> None:
-    """A few of the logs of real faults; benchmarks/diagnosis_reports.py counts all of them."""
-    expected = {
-        "dl_badexc": "loader.hang_unpicklable", "dl_fds": "host.fd_limit", "shm_exhaust_16m": "host.shm",
-        "enospc": "io.disk_full", "unpickle_trunc": "ckpt.corrupt", "sigill": "build.cpu_isa",
-        "cgroup_oom_main": "host.oom_kill", "dl_ragged": "data.sample", "sigstop": "hang.stopped",
-        "cpp_exception_thread": "kernel.illegal_address",
-    }  # fmt: skip
-    folder = shared / "diagnosis/captured"
-    assert {
-        name: first(classify(load_input.read_incident(str(folder / f"{name}.log")))) for name in expected
-    } == expected
 
 
 def test_torchs_guess_at_shared_memory_gives_way_to_what_was_measured() -> None:

@@ -190,14 +190,6 @@ def test_wrappers_are_no_part_of_a_name_and_windows_has_modules_too() -> None:
     assert place_of(lines) == (len(lines), "module encoder.*, operator einsum")
 
 
-def test_the_verdict_names_module_and_operator() -> None:
-    log = "\n".join(["epoch 1", *failing(torch.tensor([1, 30]))]) + "\n"
-    verdict = classify(Incident(status="failed", exit_code=1, texts={"log_tail.txt": log}))
-    assert verdict.causes[0].id == "data.index_range"
-    assert any(failure_place.module_text(line.text) for line in verdict.causes[0].evidence)
-    assert "exit status 1 in module stem, operator embedding, called from " in sentence(verdict)
-
-
 @pytest.mark.parametrize(("error", "late"), [
     ("RuntimeError: CUDA error: an illegal memory access was encountered", True),
     ("torch.AcceleratorError: CUDA error: device-side assert triggered", True),

@@ -60,7 +60,8 @@ def test_the_error_whose_handler_failed_is_the_cause(tmp_path: Path, end: str, b
     verdict = judge([record(end, later, first)], f"FileNotFoundError: {MISSING}\n")
     assert [cause.id for cause in verdict.causes] == ["user.device"]
     assert verdict.causes[0].evidence[0].file == "errors.txt"
-    assert verdict.ruled_out[0].id == "io.missing" and "in train (train.py:5)" in verdict.ruled_out[0].why
+    assert verdict.ruled_out[0].id == "io.missing"
+    assert any("in train (train.py:5)" in ruled.why for ruled in verdict.ruled_out)
 
 
 def test_an_error_of_the_program_itself_has_its_place(tmp_path: Path) -> None:

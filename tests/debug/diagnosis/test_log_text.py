@@ -86,10 +86,6 @@ END = """Traceback (most recent call last):
     best = scores["hmean"]
 KeyError: 'hmean'"""
 WARNED = "UserWarning: libjpeg.so.9: cannot open shared object file: No such file or directory"
-STUCK = """Thread 0x00007f10aa (most recent call first):
-  File "/usr/lib/python3.11/threading.py", line 320 in wait
-  File "/w/fit.py", line 9 in wait_for_ever
-  File "/w/fit.py", line 30 in <module>"""
 FORMS: list[Callable[[int], str]] = [
     lambda n: f"2026-03-04T05:06:{n:02d}.000417Z ",
     lambda n: f"2026-03-04T05:06:{n:02d}.000417Z stderr F ",
@@ -121,12 +117,6 @@ def test_a_warning_is_not_believed_before_a_traceback_of_that_form(form: Callabl
     verdict = classify(Incident(texts={"log": led(form, f"{WARNED}\nloading\n{END}")}))
     assert [cause.id for cause in verdict.causes if cause.confidence > 0.4] == []
     assert "KeyError: 'hmean'" in verdict.missing[0]
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_stacks_are_read_behind_it_as_well(form: Callable[[int], str]) -> None:
-    plain, behind = (classify(Incident(texts={"log": text})) for text in (STUCK, led(form, STUCK)))
-    assert [cause.id for cause in behind.causes] == [cause.id for cause in plain.causes]
 
 
 def test_a_frame_in_a_box_loses_both_sides() -> None:

@@ -4,7 +4,6 @@ import pytest
 
 from ocrlab.debug.diagnosis import oom_message
 from ocrlab.debug.diagnosis.cuda_compatibility import mismatch
-from ocrlab.hardware.processes import exit_codes
 
 GIB, MIB = 2**30, 2**20
 
@@ -99,7 +98,7 @@ def test_a_limit_that_the_program_set_itself_and_the_asynchronous_allocator() ->
 def test_a_card_that_the_wheel_cannot_serve(text: str, says: str) -> None:
     conflict = mismatch(text)
     assert conflict is not None
-    assert says in conflict.why
+    assert says in conflict[0]
 
 
 @pytest.mark.parametrize(
@@ -111,18 +110,6 @@ def test_a_card_that_the_wheel_cannot_serve(text: str, says: str) -> None:
 )  # fmt: skip
 def test_what_fits_or_is_not_named_is_left_alone(text: str) -> None:
     assert mismatch(text) is None
-
-
-@pytest.mark.parametrize("text", ["exit code 1", "exited with code 0", "exit status 2", "step 137 of 139"])
-def test_ordinary_exit_codes_are_no_signals(text: str) -> None:
-    assert exit_codes.find_signals(text) == []
-
-
-def test_memory_that_nobody_in_the_table_holds() -> None:
-    head = "| N/A   36C    P0    41W / 300W |  12799MiB / 16280MiB |      0%  |\n| Processes:   GPU Memory |\n"
-    assert oom_message.orphaned_memory(head) == (12799, 16280, head.index("12799"))
-    assert oom_message.orphaned_memory(head + "|    0      4133      C   python      12700MiB |") is None
-    assert oom_message.orphaned_memory(head.replace("12799", "312")) is None
 
 
 def test_a_bare_number_is_a_card_only_next_to_the_word() -> None:

@@ -105,24 +105,6 @@ def test_states_that_stay_the_same_are_written_once_and_read_with_each_step(tmp_
     assert writer.block < 2.1 * len(moving)
 
 
-@pytest.mark.parametrize("workers", [2, 7, 40])
-def test_states_of_many_workers_are_written_once_and_read_with_each_step(tmp_path, workers):
-    """They stay for some time, and come in turn."""
-    writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=64)
-    words = lambda who, turn: f"{who} {turn}".encode().ljust(2496)  # noqa: E731
-    expected = {}
-    for i in range(1500):
-        loaded = {"python": words(i % workers, i // 90), "torch": words(-1 - i % workers, i // 90)}
-        mine = {"python": words("here", 0), "torch": words("there", i)}
-        writer.begin(ring_format.Step(i, i, random=mine, loaded=loaded, order={"worker": i % workers}), i)
-        expected[i] = loaded
-    flight = ring_reader.read_ring(tmp_path / "ring-0-0.bin")
-    assert not flight.torn and [step.loaded for step in flight.steps] == [expected[step.micro] for step in flight.steps]
-    assert len(flight.steps) == 64
-    if workers < 7:
-        assert writer.block < 1500 * 1.4, "states that stay are not written again and again"
-
-
 def test_a_step_too_large_for_its_slot_keeps_its_numbers(tmp_path):
     big = step(3)
     big.samples = [f"/a/long/path/of/page_{i}.png" for i in range(5000)]

@@ -52,12 +52,3 @@ def test_a_traceback_before_a_pipe_is_reported_and_is_no_failure(watched):
     done = watched(["sh", "-c", f"{sys.executable} -c '{{}}[1]' | cat"])
     assert (done.status, done.sentinel) == (0, ".SUCCESS")
     assert "exit status 0, but line 1 of its output begins a traceback; with a pipe use set -o pipefail" in done.err
-
-
-@pytest.mark.parametrize(
-    ("end", "reported"), [("os._exit(0)", True), ("break", False), ("sys.exit(0)", False), ("pass", False)]
-)
-def test_only_an_end_without_clean_up_cuts_a_progress_bar_off(watched, end, reported):
-    done = watched(f"import os, sys\nfrom tqdm import tqdm\nfor i in tqdm(range(9)):\n    if i == 4: {end}\n")
-    assert done.status == 0
-    assert ("progress bar stands at" in done.err) == reported

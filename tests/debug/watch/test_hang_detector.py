@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ocrlab.debug.watch import progress_counters, stack_sampling
+from ocrlab.debug.watch import hang_detector, stack_sampling
 from ocrlab.debug.watch.hang_detector import HangDetector, without_launcher
 from ocrlab.hardware.processes.process_tree import Process
 from ocrlab.run_folder import heartbeat
@@ -14,7 +14,7 @@ from ocrlab.run_folder import heartbeat
 @pytest.fixture
 def quiet(tmp_path, monkeypatch):
     """A silence of ten seconds that nothing breaks."""
-    monkeypatch.setattr(progress_counters, "moved", lambda *_: "")
+    monkeypatch.setattr(hang_detector, "what_moved", lambda *_: "")
     monkeypatch.setattr(stack_sampling, "sample", lambda *_: None)
     monkeypatch.setattr("ocrlab.debug.watch.hang_detector.stack_dumps.take", lambda *_: [])
     return HangDetector(10.0, tmp_path, since=1000.0)
@@ -37,7 +37,7 @@ def test_silence_is_a_hang_at_the_limit_and_not_before(quiet):
 @pytest.mark.parametrize("what", ["writing", "frames"])
 def test_counters_and_frames_end_it(what, quiet, monkeypatch):
     look(quiet, 1002.0)
-    monkeypatch.setattr(progress_counters, "moved", lambda *_: "" if what == "frames" else what)
+    monkeypatch.setattr(hang_detector, "what_moved", lambda *_: "" if what == "frames" else what)
     monkeypatch.setattr(stack_sampling, "moved", lambda _samples: what == "frames")
     assert not look(quiet, 1010.5)
     assert (quiet.since, quiet.what) == (1010.5, what)

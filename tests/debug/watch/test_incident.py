@@ -91,18 +91,6 @@ def test_the_rank_to_look_at_has_a_line_of_its_own(tmp_path):
     assert text.splitlines()[1:] == [f"  rank     {rank}", "  cause    the program's own error, `KeyError: 'x'`"]
 
 
-def test_a_sentence_of_ocrlab_that_stands_above_is_not_repeated(tmp_path):
-    sentence = "No page of split 'train' can be used. Needed: one good page."
-    own = f"nothing from outside: this is the program's own error, `{sentence}` (log_tail.txt line 2)"
-    verdict = Verdict(missing=[own])
-    assert sentence in incident.summary("python ended", verdict, tmp_path), "where nobody can know what stands above"
-    (tmp_path / "log_tail.txt").write_text(f"making pages\nocrlab: {sentence}\n")
-    text = incident.summary("python ended", verdict, tmp_path)
-    assert "  cause    the program's own error, as it says above (log_tail.txt line 2)" in text and sentence not in text
-    (tmp_path / "log_tail.txt").write_text(f"ocrlab: {sentence}\nmore\n")
-    assert sentence in incident.summary("python ended", verdict, tmp_path)
-
-
 def test_stacks_are_taken_after_the_look_that_goes_on(tmp_path):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         child, quiet, ended = Child(process.pid, None, None), HangDetector(60.0, tmp_path), []
@@ -133,22 +121,6 @@ def test_a_link_that_leads_nowhere_is_named_as_such(tmp_path):
     (tmp_path / "dead").symlink_to(tmp_path / "gone")
     with pytest.raises(RunError, match="a link that leads nowhere"):
         incident_folder.open_folder(tmp_path / "dead", ["true"])
-
-
-def test_incidents_get_numbers(tmp_path):
-    for text in "abc":
-        (incident_folder.new_incident(tmp_path) / "verdict.json").write_text(text)
-    verdicts = {path.parent.name: path.read_text() for path in tmp_path.glob("*/verdict.json")}
-    assert verdicts == {"incident-1": "a", "incident-2": "b", "incident": "c"}
-
-
-def test_the_run_folder_of_a_process(tmp_path):
-    for name, pid in (("a", 5), ("b", 6)):
-        (tmp_path / name / "flight").mkdir(parents=True)
-        (tmp_path / name / "flight" / "process.json").write_text(json.dumps({"schema": 1, "pid": pid}))
-    (tmp_path / "b" / "flight" / "process.json").with_name("process.json").touch()
-    assert incident_folder.find_run_of(6, tmp_path) == tmp_path / "b"
-    assert incident_folder.find_run_of(7, tmp_path) is None
 
 
 def test_a_program_that_died_without_a_word_gets_its_sentinel(tmp_path):

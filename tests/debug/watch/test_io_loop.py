@@ -5,18 +5,16 @@ import fcntl
 import os
 import pty
 import re
-import selectors
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
-from ocrlab.debug.watch import cuda_debug_env
 from ocrlab.debug.watch.hang_detector import HangDetector
 from ocrlab.debug.watch.io_loop import F_SETPIPE_SZ, PIPE_SIZE, Session
 from ocrlab.debug.watch.output_stream import CHUNK, LogBuffer, OutputCallback
@@ -89,14 +87,13 @@ def test_in_the_background_it_runs_on(shell):
 
 def test_what_was_printed_before_an_error_is_read_before_it(tmp_path):
     session = Session(HangDetector(60.0, tmp_path), lambda stream, data: None)
-    session.child = Mock(empty=False, stopped=None, control=Mock(), guard=Mock())
+    session.child = Mock(empty=False, stopped=None, control=socket.socket(), guard=Mock())
     writers = {}
     for stream in (2, 1):
         reading, writers[stream] = os.pipe()
         fcntl.fcntl(writers[stream], F_SETPIPE_SZ, PIPE_SIZE)
         os.set_blocking(reading, False)
         session.sources[reading], session.sinks[stream] = stream, OutputCallback(stream, lambda stream, data: None)
-        session.selector.register(reading, selectors.EVENT_READ, reading)
     os.write(writers[1], b"step 1\n" * (3 * CHUNK // 7))
     os.write(writers[2], b"Traceback (most recent call last):\n")
     session.step(0.0)
@@ -161,15 +158,6 @@ def test_a_line_that_the_other_stream_interrupts_is_ended():
     ring.add(2, b"Traceback\n")
     ring.add(1, b"done\n")
     assert ring.text() == "50 %\nTraceback\ndone\n"
-
-
-def test_what_is_set_already_stays_but_launches_wait():
-    user = {"CUDA_LOG_FILE": "mine.txt", "CUDA_LAUNCH_BLOCKING": "0"}
-    variables = cuda_debug_env.environment(Path("/dumps"), user)
-    assert "CUDA_LOG_FILE" not in variables
-    assert variables["CUDA_LAUNCH_BLOCKING"] == variables["TORCH_SHOW_CPP_STACKTRACES"] == "1"
-    assert variables["CUDA_COREDUMP_FILE"] == "/dumps/cuda-core-%p"
-    assert "skip_abort" in variables["CUDA_COREDUMP_GENERATION_FLAGS"]
 
 
 def test_a_program_gets_them(watched):

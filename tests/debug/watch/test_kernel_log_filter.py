@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.debug.watch import kernel_log_filter
+from ocrlab.debug.watch import incident_evidence
 from ocrlab.hardware.processes import kernel_log
 from ocrlab.records import Reading
 
@@ -24,32 +24,36 @@ def log(monkeypatch):
 
 @pytest.mark.parametrize(("pids", "text"), [({70, 71}, ""), ({70}, "worker (pid(s) 71) exited"), ({70}, "pid: 71")])
 def test_a_kill_of_our_process_is_reported(pids, text):
-    assert kernel_log_filter.lines(0, 100, pids, {"python"}, text).splitlines() == LOG
+    assert incident_evidence.own_kernel_lines(0, 100, pids, {"python"}, text).splitlines() == LOG
 
 
 def test_a_kill_of_another_is_left_out(monkeypatch):
-    monkeypatch.setattr(kernel_log_filter, "_number_is_real", lambda: True)
-    assert kernel_log_filter.lines(0, 100, {50}, {"python"}, "").splitlines() == LOG[4:]
-    assert kernel_log_filter.lines(0, 100, {72}, {"python"}, "").splitlines() == LOG[4:], "older than ours"
-    assert kernel_log_filter.lines(0, 100, {70}, {"sleep"}, "").splitlines() == LOG[4:]
+    monkeypatch.setattr(incident_evidence, "_number_is_real", lambda: True)
+    assert incident_evidence.own_kernel_lines(0, 100, {50}, {"python"}, "").splitlines() == LOG[4:]
+    assert incident_evidence.own_kernel_lines(0, 100, {72}, {"python"}, "").splitlines() == LOG[4:], "older than ours"
+    assert incident_evidence.own_kernel_lines(0, 100, {70}, {"sleep"}, "").splitlines() == LOG[4:]
 
 
 def test_a_worker_that_was_forked_beside_ours_and_died_unseen(monkeypatch):
-    monkeypatch.setattr(kernel_log_filter, "_number_is_real", lambda: True)
-    assert kernel_log_filter.lines(0, 300, {70, 72}, {"python"}, "").splitlines() == LOG
+    monkeypatch.setattr(incident_evidence, "_number_is_real", lambda: True)
+    assert incident_evidence.own_kernel_lines(0, 300, {70, 72}, {"python"}, "").splitlines() == LOG
 
 
 @pytest.mark.parametrize(("name", "ended", "count"), [("python", 101.0, 5), ("python", 300.0, 1), ("sleep", 101.0, 1)])
 def test_in_a_container_name_and_time_decide(name, ended, count, monkeypatch):
-    monkeypatch.setattr(kernel_log_filter, "_number_is_real", lambda: False)
-    assert len(kernel_log_filter.lines(0, ended, {7}, {name}, "").splitlines()) == count
+    monkeypatch.setattr(incident_evidence, "_number_is_real", lambda: False)
+    assert len(incident_evidence.own_kernel_lines(0, ended, {7}, {name}, "").splitlines()) == count
 
 
 def test_a_kill_in_a_group_of_the_programs_own_is_ours(monkeypatch):
-    monkeypatch.setattr(kernel_log_filter, "_number_is_real", lambda: True)
-    assert kernel_log_filter.lines(0, 300, {70}, set(), "", [Path("/sys/fs/cgroup/memory/job")]).splitlines() == LOG
+    monkeypatch.setattr(incident_evidence, "_number_is_real", lambda: True)
     assert (
-        kernel_log_filter.lines(0, 300, {70}, set(), "", [Path("/sys/fs/cgroup/memory/other")]).splitlines() == LOG[4:]
+        incident_evidence.own_kernel_lines(0, 300, {70}, set(), "", [Path("/sys/fs/cgroup/memory/job")]).splitlines()
+        == LOG
+    )
+    assert (
+        incident_evidence.own_kernel_lines(0, 300, {70}, set(), "", [Path("/sys/fs/cgroup/memory/other")]).splitlines()
+        == LOG[4:]
     )
 
 
@@ -62,15 +66,15 @@ def test_a_kill_in_a_group_of_the_programs_own_is_ours(monkeypatch):
     (80, 100.5, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 1),
 ])  # fmt: skip
 def test_what_the_program_started_and_saw_killed(pid, ended, text, ours, monkeypatch):
-    monkeypatch.setattr(kernel_log_filter, "_number_is_real", lambda: True)
-    assert len(kernel_log_filter.lines(0, ended, {pid}, {"python"}, text).splitlines()) == ours
+    monkeypatch.setattr(incident_evidence, "_number_is_real", lambda: True)
+    assert len(incident_evidence.own_kernel_lines(0, ended, {pid}, {"python"}, text).splitlines()) == ours
 
 
 def test_an_unreadable_log_differs_from_an_empty_log(monkeypatch):
     monkeypatch.setattr(kernel_log, "lines", lambda since: Reading("kernel_log", missing="not allowed"))
-    assert kernel_log_filter.lines(0, 1, {7}, {"python"}, "") is None
+    assert incident_evidence.own_kernel_lines(0, 1, {7}, {"python"}, "") is None
     monkeypatch.setattr(kernel_log, "lines", lambda since: Reading("kernel_log", []))
-    assert kernel_log_filter.lines(0, 1, {7}, {"python"}, "") == ""
+    assert incident_evidence.own_kernel_lines(0, 1, {7}, {"python"}, "") == ""
 
 
 def test_the_first_lines_of_an_exception_belong_to_the_process_that_its_last_line_names(monkeypatch):
@@ -81,6 +85,6 @@ def test_the_first_lines_of_an_exception_belong_to_the_process_that_its_last_lin
     ]
     lost = "[90.0] NVRM: Xid (PCI:0000:00:06): 79, GPU has fallen off the bus."
     monkeypatch.setattr(kernel_log, "lines", lambda since: Reading("kernel_log", [*exception, lost]))
-    monkeypatch.setattr(kernel_log_filter, "_number_is_real", lambda: True)
-    assert kernel_log_filter.lines(0, 100, {71}, {"python"}, "").splitlines() == [*exception, lost]
-    assert kernel_log_filter.lines(0, 100, {70}, {"python"}, "").splitlines() == [lost]
+    monkeypatch.setattr(incident_evidence, "_number_is_real", lambda: True)
+    assert incident_evidence.own_kernel_lines(0, 100, {71}, {"python"}, "").splitlines() == [*exception, lost]
+    assert incident_evidence.own_kernel_lines(0, 100, {70}, {"python"}, "").splitlines() == [lost]

@@ -39,13 +39,6 @@ def test_records_heartbeats_and_processes_are_put_together(tmp_path, monkeypatch
     assert "failed: ValueError: no corner, at step 4" in rank_status.table(rank_status.gather(tmp_path, beats, [], ""))
 
 
-def test_torchruns_own_summary_is_read_where_there_is_no_record(tmp_path):
-    (row,) = rank_status.gather(tmp_path, tmp_path, [], SUMMARY)
-    assert (row["rank"], row["pid"], row["signal"]) == (1, 42, "SIGKILL")
-    assert "rank 1 (process 42), was killed by SIGKILL" in rank_status.line(row), "of how many it does not say"
-    assert rank_status.gather(tmp_path, tmp_path, [], "loss 0.3\n") == []
-
-
 def test_living_ranks_without_records_are_read_from_their_environment(tmp_path):
     variables = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     started = []

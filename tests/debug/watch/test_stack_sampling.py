@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from ocrlab.debug.watch import progress_counters, stack_sampling
-from ocrlab.debug.watch.progress_counters import Counters, moved
+from ocrlab.debug.watch import stack_sampling
+from ocrlab.debug.watch.hang_detector import Counters, count_io, what_moved
 from ocrlab.hardware.processes import process_tree, pyspy
 
 LIB = "/usr/lib/python3.11/"
@@ -117,18 +117,18 @@ STILL = Counters(1000, 1000, 0, {(1, 2): 10}, 1.0, False)
     (replace(STILL, compiler=True), 10, ""),
 ])  # fmt: skip
 def test_what_moved(now, seconds, what):
-    assert moved({(1, 1): STILL}, {(1, 1): now}, seconds) == what
+    assert what_moved({(1, 1): STILL}, {(1, 1): now}, seconds) == what
 
 
 def test_a_single_byte_into_a_file_is_progress(tmp_path):
     family = [process for process in process_tree.descendants(os.getpid()) if process.pid == os.getpid()]
     with open(tmp_path / "scan", "wb", buffering=0) as file:
-        before = progress_counters.count(family)
-        assert moved(before, progress_counters.count(family), 1) in ("", "reading"), "to count reads /proc"
+        before = count_io(family)
+        assert what_moved(before, count_io(family), 1) in ("", "reading"), "to count reads /proc"
         file.write(b"\0")
-        assert moved(before, progress_counters.count(family), 1) in ("a file", "a disk")
+        assert what_moved(before, count_io(family), 1) in ("a file", "a disk")
 
 
 def test_trackers_and_the_dead_are_left_aside():
     family = [process_tree.Process(os.getpid(), role="tracker"), process_tree.Process(os.getpid(), state="Z")]
-    assert progress_counters.count(family) == {}
+    assert count_io(family) == {}

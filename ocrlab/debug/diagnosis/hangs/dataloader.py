@@ -15,10 +15,8 @@ from ocrlab.debug.diagnosis.hangs import locks, stack_patterns
 from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding, finding
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 
-WORKER_NAME = "pt_data_worker"  # torch names its processes so since 2.6
 FEEDER = "QueueFeederThread"
 UNPICKLABLE = re.compile(r"queues\.py\"?, line \d+, in _feed|Can't pickle|[Cc]annot pickle|PicklingError")
-FIFO = re.compile(r"^(wait_for_partner|fifo_open)$")  # linux/fs/pipe.c
 
 
 def explain_loader_wait(
@@ -40,24 +38,7 @@ def explain_loader_wait(
         copied = not alone and all(locks.fork_lock(stack, main) for stack in at_work)
         reasons = (explain_worker(s, before.get(s.process.pid), main, alone=alone, copied=copied) for s in at_work)
         return [*itertools.chain.from_iterable(reasons)]
-    return [_pinning(main) or _lost(main, workers, before, log)]
-
-
-def explain_from_outside(main: Stack, stacks: Sequence[Stack]) -> list[HangFinding]:
-    """Return which worker of a loader does not wait, from the kernel alone: its frames may not be read."""
-    workers = [stack for stack in stacks if stack.process.name == WORKER_NAME and stack.process.state != "Z"]
-    if main in workers or not workers or not _polls(main):
-        return []
-    pid = main.process.pid
-    at_work = [stack for stack in workers if not _polls(stack)]
-    if not at_work:
-        why = f"process {pid} and its {len(workers)} data workers all wait for a message: a batch was lost on its way"
-        return [finding(main, Level.POSSIBLE, why, [], cause="loader.hang_unpicklable")]
-    first = at_work[0]
-    doing = _doing(first.threads[0]) if first.threads else "is not waiting for work"
-    why = f"process {pid} waits for a message, and worker {first.process.pid} {doing} while others wait for work"
-    level = Level.LIKELY if len(at_work) == 1 else Level.POSSIBLE
-    return [finding(first, level, why, [], cause="loader.hang_sample")]
+    return [_lost(main, workers, before, log)]
 
 
 def explain_worker(
@@ -69,7 +50,7 @@ def explain_worker(
     why = f"{name} {_doing(thread)} in {stack_patterns.where(frames)}{f', {which}' if which else ''}"
     level = Level.DECISIVE if alone else Level.STRONG
     if stack_patterns.moved(thread, before):
-        level = level.lower.lower
+        level = level.shifted(-2)
         why += "; it stood elsewhere a moment ago, so that it may only be slow"
     if why_not := locks.explain_self_deadlock(frames) or locks.explain_own_wait(frames):
         why += f"; {why_not}"
@@ -77,16 +58,16 @@ def explain_worker(
     kind, index = stack_patterns.match_pattern(frames)
     if kind.startswith("hang."):  # the sample waits for something that has a name of its own
         inner = f"{name} is in {stack_patterns.place(frames[index])}"
-        return [slow, finding(stack, level.lower, inner, frames[: index + 3], cause=kind)]
+        return [slow, finding(stack, level.shifted(-1), inner, frames[: index + 3], cause=kind)]
     locked = locks.fork_lock(stack, main)
     if locked is None:
         return [slow]
     locked = replace(locked, why=f"{locked.why}{f', {which}' if which else ''}")
     if copied:
-        locked = replace(locked, level=locked.level.higher)
+        locked = replace(locked, level=locked.level.shifted(1))
     if locked.level.value < Level.STRONG.value:  # a sample that is at fault by itself looks the same
         return [replace(slow, level=level.at_most(Level.LIKELY)), replace(locked, level=Level.POSSIBLE)]
-    return [locked, replace(slow, level=level.at_most(locked.level.lower))]
+    return [locked, replace(slow, level=level.at_most(locked.level.shifted(-1)))]
 
 
 def sample(frames: list[Frame]) -> str:
@@ -107,17 +88,6 @@ def sample(frames: list[Frame]) -> str:
         text += f" (the sampler's {single[-1]})"  # a Subset or the like lies between
     whole = f"the batch {batch}" if batch and "None" not in batch and batch not in single else ""
     return f"{text} of {whole}" if text and whole else text or whole
-
-
-def _pinning(main: Stack) -> HangFinding | None:
-    """Return a finding if the batch is with the thread that copies it into pinned memory, which is the driver's."""
-    for thread in main.threads[1:]:
-        at = next((n for n, frame in enumerate(thread.frames) if frame.function.endswith("_pin_memory_loop")), 0)
-        inner = [frame for frame in thread.frames[:at] if "do_one" not in frame.function]
-        if at and not all(stack_patterns.QUEUES.search(frame.file) for frame in inner):
-            why = f"the thread that pins memory does not come back from {stack_patterns.place(thread.frames[0])}"
-            return finding(main, Level.LIKELY, why, thread.frames[:6], cause="hang.gpu_kernel")
-    return None
 
 
 def _lost(main: Stack, workers: list[Stack], before: Mapping[int, Stack], log: str) -> HangFinding:
@@ -146,15 +116,9 @@ def _doing(thread: Thread) -> str:
     if "nanosleep" in thread.wchan + thread.call:
         beside = thread.call.partition(" beside ")[2]
         return f"sleeps between two tries ({beside})" if beside else "sleeps"
-    if FIFO.search(thread.wchan):
-        return "waits for another process to open the other end of a FIFO"
     if thread.wchan.startswith("futex"):
         return "waits for a lock"
     return f"waits ({thread.call or thread.wchan})" if thread.call or thread.wchan else "waits"
-
-
-def _polls(stack: Stack) -> bool:
-    return any("poll" in f"{thread.wchan} {thread.call}" for thread in stack.threads[:1])
 
 
 def _below(pid: int, top: int, parents: Mapping[int, int]) -> bool:

@@ -98,9 +98,7 @@ def _program(
         why = f"process {stack.process.pid} waits for input ({main.call or main.wchan}) in {where(main.frames)}"
         return [finding(stack, Level.DECISIVE, why, main.frames[: max(index, 0) + 4], cause="hang.stopped")]
     if stack.how == "proc":  # no frame of Python's: what the kernel shows has many readings
-        guesses = dataloader.explain_from_outside(stack, stacks)
-        if not guesses and stack.process.role != "worker":
-            guesses = locks.explain_wait(stack, stacks, before)
+        guesses = locks.explain_wait(stack, stacks, before) if stack.process.role != "worker" else []
         return [replace(guess, level=Level.POSSIBLE) for guess in guesses]
     if kind == "hang.import":
         return [_import(stack, index, before)]
@@ -270,12 +268,12 @@ def stack_hits(incident: Incident, texts: Sequence[LogText]) -> list[Hit]:
             continue
         facts = {"log": incident.texts.get(LOG, ""), **incident.facts} if page.name == STACKS else incident.facts
         hangs = find_hangs(page.records.stacks, facts)
-        return [hit for hang in hangs for hit in _hits(hang.id, hang.level, _lines(page.name, hang))]
+        hits = []
+        for hang in hangs:
+            lines = [_evidence(page.name, frame) for frame in hang.frames]
+            hits += _hits(hang.id, hang.level, [Evidence(page.name, None, hang.why), *lines])
+        return hits
     return []
-
-
-def _lines(name: str, hang: HangFinding) -> list[Evidence]:
-    return [Evidence(name, None, hang.why), *(_evidence(name, frame) for frame in hang.frames)]
 
 
 def _evidence(name: str, frame: Frame) -> Evidence:

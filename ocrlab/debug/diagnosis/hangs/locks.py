@@ -51,6 +51,15 @@ SHARED = "multiprocessing/synchronize.py"  # these locks are meant for several p
 NAMED = re.compile(r"^(read|write|flock|fcntl) .*, (?:written|read|held) by (\d+(?:, \d+)*)$")
 CHILD = re.compile(r"^wait4(?: (\d+))?$")
 MOST = 4  # processes that are named
+FILE_LOCK = "for the lock on a file, held by {},"
+RING = {  # what a process of a ring waits for, by its system call
+    "read": "for data from {} in a pipe",
+    "write": "for {} to read from a full pipe",
+    "wait4": "for the end of {}",
+    "flock": FILE_LOCK,
+    "fcntl": FILE_LOCK,
+    "futex": "for a lock that processes share",
+}
 WAITS = {  # methods that wait, and those of the same object that end the wait
     "wait": ("set", "notify", "notify_all", "wait"),
     "get": ("put", "put_nowait"),
@@ -100,28 +109,26 @@ def explain_own_wait(frames: Sequence[Frame]) -> str:
         if not waits or call.func.attr not in (*WAITS, "result"):  # type: ignore[attr-defined]
             continue
         method, receiver = call.func.attr, call.func.value  # type: ignore[attr-defined]
-        assigned = [receiver] if isinstance(receiver, ast.Call) else _assigned(around, receiver)
-        lines = [node.lineno for node in assigned if node.lineno <= own.line]
+        name, ends = ast.unparse(receiver), WAITS.get(method, ())
+        nodes = (node for function in around for node in _inside(function) if isinstance(node, ast.Assign))
+        lines = (
+            [receiver.lineno]
+            if isinstance(receiver, ast.Call)
+            else sorted(node.lineno for node in nodes if _makes(node, name))
+        )
+        lines = [line for line in lines if line <= own.line]
         if lines:
-            name, ends = ast.unparse(receiver), WAITS.get(method, ())
             others = [other for end in ends for other in _of(tree, end, name) if other is not call]
             alone = f", and no line of {short(own.file)} ends the wait" if ends and not others else ""
             return f"the same call has made `{name}` (line {lines[-1]}){alone}"
     return ""
 
 
-def _assigned(functions: Sequence[ast.AST], name: ast.expr) -> list[ast.expr]:
-    """Return the calls whose result some functions give to a name, in order."""
-    assigned = [
-        node.value
-        for function in functions
-        for node in _inside(function)
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-        for target in node.targets
-        for part in (target.elts if isinstance(target, ast.Tuple) else [target])
-        if isinstance(part, ast.Name) and isinstance(name, ast.Name) and part.id == name.id
-    ]
-    return sorted(assigned, key=lambda node: node.lineno)
+def _makes(node: ast.Assign, name: str) -> bool:
+    """Return whether a statement gives the result of a call to a name."""
+    targets = [part for target in node.targets for part in getattr(target, "elts", [target])]
+    is_target = any(isinstance(target, ast.Name) and target.id == name for target in targets)
+    return is_target and isinstance(node.value, ast.Call)
 
 
 def _parsed(file: str) -> ast.Module | None:
@@ -157,8 +164,7 @@ def _inside(function: ast.AST) -> Iterator[ast.AST]:
 
 def _locks_taken_in(frame: Frame) -> list[str]:
     """Return the locks that a frame further out has taken when it called."""
-    if (tree := _parsed(frame.file)) is None:
-        return []
+    tree = _parsed(frame.file) or ast.Module([], [])
     function, here = _around(tree, frame.line), ast.Pass(lineno=frame.line, col_offset=1 << 30)
     return [name for name, at in _taken(function) if _holds(tree, function, name, at, here, (frame.line, 0))]
 
@@ -232,7 +238,7 @@ def fork_lock(stack: Stack, parent: Stack | None) -> HangFinding | None:
     else:
         return None
     if parent is not None and parent.process.threads > 1 >= stack.process.threads:
-        level = level.higher
+        level = level.shifted(1)
         what += f"; it has one thread, its parent has {parent.process.threads}"
     why = f"{stack_patterns.process_name(stack)}, a copy made by fork, {what}, in {where(thread.frames)}"
     return finding(stack, level, why, cause="loader.fork_deadlock")
@@ -339,9 +345,11 @@ def _lock(stack: Stack, stacks: Sequence[Stack], others: list[Thread], log: str)
 def _lost_by_a_pool(stack: Stack, stacks: Sequence[Stack]) -> bool:
     """Return whether a process waits for a result of multiprocessing.Pool while all workers of the pool are idle."""
     inside = any(POOL.search(f"{short(frame.file)} {frame.function}") for frame in stack.threads[0].frames)
-    children = [child for child in stacks if child.process.parent == stack.process.pid and child.threads]
-    workers = [child for child in children if any(POOLED.search(frame.file) for frame in child.threads[0].frames)]
-    return inside and bool(workers) and all(stack_patterns.idle(child.threads[0].frames) for child in workers)
+    children = [
+        child.threads[0].frames for child in stacks if child.process.parent == stack.process.pid and child.threads
+    ]
+    workers = [frames for frames in children if any(POOLED.search(frame.file) for frame in frames)]
+    return inside and bool(workers) and all(map(stack_patterns.idle, workers))
 
 
 def _named(threads: list[Thread]) -> str:
@@ -465,13 +473,5 @@ def _describe(stack: Stack, wakers: set[int]) -> str:
     whom = ", ".join(map(str, sorted(wakers)))
     own = stack_patterns.own(thread.frames)
     at = stack_patterns.place(own) if own else thread.name or stack.process.name
-    file_lock = f"for the lock on a file, held by {whom},"
-    what = {
-        "read": f"for data from {whom} in a pipe",
-        "write": f"for {whom} to read from a full pipe",
-        "wait4": f"for the end of {whom}",
-        "flock": file_lock,
-        "fcntl": file_lock,
-        "futex": "for a lock that processes share",
-    }.get(thread.call.partition(" ")[0], f"for its workers {whom}")
+    what = RING.get(thread.call.partition(" ")[0], "for its workers {}").format(whom)
     return f"{stack_patterns.process_name(stack)} waits {what} in {at}"

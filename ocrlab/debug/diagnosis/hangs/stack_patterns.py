@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import sys
@@ -55,17 +56,11 @@ def finding(
     return HangFinding(cause, level, stack.process.pid, why, frames)
 
 
-@dataclass(frozen=True)
-class StackPattern:
-    """Frames of a file and function that mean one kind of hang."""
-
-    id: str
-    file: re.Pattern[str]
-    function: re.Pattern[str]
+StackPattern = tuple[str, re.Pattern[str], re.Pattern[str]]  # a kind of hang, the file and the function that mean it
 
 
 def _pattern(cause: str, file: str, function: str = r"") -> StackPattern:
-    return StackPattern(cause, re.compile(file), re.compile(function))
+    return cause, re.compile(file), re.compile(function)
 
 
 NATIVE_INIT = r"^(cuInit|cuDeviceGet|cuDevicePrimaryCtxRetain|cuCtxCreate|nvmlInit|cudaGetDeviceCount|cudaFree$)"
@@ -111,9 +106,9 @@ def match_pattern(frames: list[Frame]) -> tuple[str, int]:
     """Return the kind that the innermost telling frame means, and its index; `("", -1)` where none tells anything."""
     for index, frame in enumerate(frames):
         file = short(frame.file)
-        for kind in PATTERNS if frame.line else NATIVE_PATTERNS:
-            if kind.file.search(file) and kind.function.search(frame.function.rpartition(".")[2]):
-                return kind.id, index
+        for kind, in_file, in_function in PATTERNS if frame.line else NATIVE_PATTERNS:
+            if in_file.search(file) and in_function.search(frame.function.rpartition(".")[2]):
+                return kind, index
     return "", -1
 
 
@@ -178,17 +173,15 @@ def synchronises(frame: Frame | None) -> bool:
     """Return whether the source line of a frame waits for a GPU; only where the file can be read on this machine."""
     if frame is None or not frame.line:
         return False
-    try:
+    with contextlib.suppress(OSError, ValueError):
         lines = safe_read.read_text(Path(frame.file), LARGEST).splitlines()
-    except (OSError, ValueError):
-        return False
-    return bool(SYNCHRONISES.search("".join(lines[frame.line - 1 : frame.line])))
+        return bool(SYNCHRONISES.search("".join(lines[frame.line - 1 : frame.line])))
+    return False
 
 
 def forked(stack: Stack) -> bool:
     """Return whether a process is a copy made by fork: it still has the frames of the parent that forked it."""
-    frames = stack.threads[0].frames if stack.threads else []
-    return any(_starts_a_copy(frame) for frame in frames)
+    return any(_starts_a_copy(frame) for thread in stack.threads[:1] for frame in thread.frames)
 
 
 def _starts_a_copy(frame: Frame) -> bool:
@@ -245,5 +238,5 @@ def is_worker(stack: Stack) -> bool:
 
 
 def _worker_loop(stack: Stack) -> Frame | None:
-    frames = stack.threads[0].frames if stack.threads else []
+    frames = (frame for thread in stack.threads[:1] for frame in thread.frames)
     return next((frame for frame in frames if frame.function.endswith("_worker_loop")), None)

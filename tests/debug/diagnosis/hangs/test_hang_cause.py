@@ -280,13 +280,6 @@ def kernel_only(pid: int, name: str, wchan: str, call: str = "", state: str = "S
 
 
 def test_without_any_python_frame_the_kernel_still_tells_something() -> None:
-    main = kernel_only(5, "python", "poll_schedule_timeout")
-    idle = [kernel_only(pid, "pt_data_worker", "poll_schedule_timeout") for pid in (6, 7)]
-    sleeps = kernel_only(8, "pt_data_worker", "hrtimer_nanosleep")
-    [best] = hang_cause.find_hangs([main, *idle, sleeps], {})
-    assert (best.id, best.pid) == ("loader.hang_sample", 8)
-    assert best.level in (Level.LIKELY, Level.POSSIBLE)
-    assert [finding.id for finding in hang_cause.find_hangs([main, *idle], {})] == ["loader.hang_unpicklable"]
     [reads] = hang_cause.find_hangs([kernel_only(5, "python", "n_tty_read", "read 0 /dev/pts/3")], {})
     assert (reads.id, reads.level) == ("hang.stopped", Level.DECISIVE)
     [locked] = hang_cause.find_hangs([kernel_only(5, "python", "futex_wait_queue", "futex")], {})
