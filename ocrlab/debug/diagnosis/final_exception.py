@@ -211,7 +211,7 @@ def rule_out_survived(before: list[Hit], after: list[Hit], texts: list[LogText])
     end = find_uncaught(texts)
     why = "line {} of {} is not the exception that ended the program: only a warning, or the program went on"
     if end and end.handled:
-        why = "line {} of {} is not the exception that ended the program: a warning, or what its handler failed of"
+        why = "line {} of {} is only a warning, or what the handler of the first exception failed of"
     ruled_out = [RuledOut(cause, why.format(line.line, line.file)) for cause, line in gone.items()]
     if end and end.hid:
         ruled_out.append(RuledOut(end.exceptions[-1].type if len(end.exceptions) > 1 else "output", end.hid))

@@ -141,9 +141,8 @@ class Session:
             return True
         if self.terminal:
             self.terminal.close_slave()
-        if any(
-            sink.pending for sink in self.sinks.values()
-        ):  # a reader that is slow gets everything; two SIGTERMs end it
+        is_blocked = any(sink.pending for sink in self.sinks.values())
+        if is_blocked:  # a reader that is slow gets everything; two SIGTERMs end it
             return self.terms < 2
         self.drained = self.drained or time.monotonic()
         return bool(self.sources) and time.monotonic() - self.drained < DRAIN

@@ -198,24 +198,16 @@ TOP = "    train (train.py:7)\n    <module> (train.py:20)\n"
 
 @pytest.mark.parametrize(("frames", "cause"), [
     ("cuInit (libcuda.so.1)\n    _lazy_init (torch/cuda/__init__.py:410)", "hang.cuda_init"),
-    ("device_count (torch/cuda/__init__.py:1100)", "hang.cuda_init"),
     (
         "cuStreamSynchronize (libcuda.so.1)\n    at::native::_local_scalar_dense_cuda (libtorch_cuda.so)",
         "hang.gpu_kernel",
     ),
-    ("synchronize (torch/cuda/__init__.py:1083)", "hang.gpu_kernel"),
     (
         "FileBaton.wait (torch/utils/file_baton.py:50)\n    load (torch/utils/cpp_extension.py:1600)",
         "hang.build_lock",
     ),
     ("run (subprocess.py:548)\n    _run_ninja_build (torch/utils/cpp_extension.py:2500)", "hang.compile"),
-    ("compile (triton/compiler/compiler.py:280)", "hang.compile"),
     ("wait (threading.py:320)\n    Run.finish (wandb/sdk/wandb_run.py:1)", "hang.tracker"),
-    (
-        "recv_into (socket.py:7)\n    post (requests/api.py:1)\n    log (mlflow/tracking/client.py:3)",
-        "hang.tracker",
-    ),
-    ("unix_getpass (getpass.py:77)", "hang.stopped"),
     ("readline (cmd.py:126)\n    Pdb.interaction (pdb.py:440)", "hang.stopped"),
     ("all_reduce (torch/distributed/distributed_c10d.py:2800)", "dist.timeout_desync"),
     (
