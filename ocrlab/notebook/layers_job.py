@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -125,7 +125,7 @@ def look(config: Config, module: str, page: int, checkpoint: str = "") -> PageMa
     maps = outputs[0][0].float()  # (C, h, w)
     low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
     levels = ((maps - low) / (high - low).clamp_min(1e-12) * 255).round().to(torch.uint8).numpy()
-    figures = [tensor_facts.describe(channel) for channel in maps]
+    figures = [asdict(tensor_facts.figures_of(channel)) for channel in maps]
     return PageMaps(sample.name, detector.origin, named.name, canvas, levels, figures)
 
 

@@ -9,8 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ocrlab.debug.instruments.memory import memory_plot
-from ocrlab.debug.instruments.memory.memory_text import size
-from ocrlab.debug.instruments.memory.timeline import LABELS, OUTSIDE
+from ocrlab.debug.instruments.memory.timeline import LABELS, OUTSIDE, size
 from ocrlab.notebook import memory_job
 from ocrlab.notebook.memory_job import FollowedSteps, MemoryReport
 from ocrlab.reports import plots
@@ -62,8 +61,6 @@ def account(steps: FollowedSteps) -> View:
     total = size(sum(count for _, count in rows))
     finding = f"{100 * steps.share:.0f} % of the high-water mark is accounted for, tensor by tensor"
     note = "Scratch space is used inside of convolutions: it belongs to no tensor."
-    note += f" The high-water mark last rose in {process.where}." if process.where else ""
-    note = f"{note} {steps.summary}" if process.cuda else note
     return tables.table(("at the peak", "held"), [*shown, ("all", total)], finding, note, total=True)
 
 

@@ -24,7 +24,6 @@ class FollowedSteps:
     step: Step
     rows: list[Row]
     finding: str
-    summary: str
     device: str
     batch: tuple[int, int]  # crops, pixels of a side
     processes: dict[str, Any] = field(default_factory=dict)
@@ -84,7 +83,6 @@ def steps(config: Config, workers: int, count: int) -> FollowedSteps:
         highest,
         watched.table(),
         watched.finding(),
-        memory_watch.summary(),
         str(watched.device),
         (config.batch_size, config.crop),
         processes,

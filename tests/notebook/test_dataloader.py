@@ -16,7 +16,7 @@ def report() -> LoaderReport:
         "worker": 0, "pid": 7, "samples": 40, "samples_per_second": 12.5, "busy": 0.9, "on_cpu": 0.4,
         "threads": 2,
     }  # fmt: skip
-    memory = {"rss_mb": 410.2, "pss_mb": 200.0, "private_mb": 90.0, "growth_mb": 130.4, "ended": ""}
+    memory = {"rss_mb": 410.2, "private_mb": 90.0, "growth_mb": 130.4, "ended": ""}
     trial = {"step_ms": 50.0, "low_ms": 48.0, "high_ms": 55.0, "error": "", "waiting": 0.1, "first_s": 0.2, "steps": 9}
     broken = dict.fromkeys(("step_ms", "low_ms", "high_ms")) | {"error": "ValueError: <b>no</b>"}
     return LoaderReport(

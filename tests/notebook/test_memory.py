@@ -18,12 +18,12 @@ def steps() -> memory_job.FollowedSteps:
         Block(5 * MIB, "cpu", "<b>", "mm", "backward", 3, 4, "workspace", ""),
     ]
     step = summarise(0, blocks, 0, 6, "cpu")
-    step = type(step)(**{**step.__dict__, "process": Process(False, 100 * MIB, 140 * MIB, 150 * MIB, "", 0)})
+    step = type(step)(**{**step.__dict__, "process": Process(False, 100 * MIB, 140 * MIB, 150 * MIB)})
     use = {"rss": 3 * MIB, "pss": 2 * MIB, "private": None, "shared": 0}
     tree = {"processes": [{"pid": 1, "role": "main", **use}, {"pid": 2, "role": "worker", **use}], "pss": 4 * MIB}
     tree |= {"rss": 6 * MIB, "shm": None, "cache": None, "limit": 64 * MIB}
     rows = [Row("encoder", activations=30 * MIB, forward=40 * MIB), Row("<b>", workspace=5 * MIB, backward=45 * MIB)]
-    return memory_job.FollowedSteps(step, rows, "A finding.", "words", "cpu", (2, 64), tree, 145 / 150)
+    return memory_job.FollowedSteps(step, rows, "A finding.", "cpu", (2, 64), tree, 145 / 150)
 
 
 def test_the_sections_show_the_followed_steps(steps: memory_job.FollowedSteps) -> None:

@@ -102,11 +102,8 @@ def same_batch(first: Any, second: Any) -> bool:
 
 
 def _equal(first: Tensor, second: Tensor) -> bool:
-    if first.shape != second.shape or first.dtype != second.dtype or first.device != second.device:
-        return False
-    if first.dtype.is_floating_point or first.dtype.is_complex:
-        return bool(((first == second) | (first.isnan() & second.isnan())).all())
-    return torch.equal(first, second)
+    alike = first.shape == second.shape and first.dtype == second.dtype and first.device == second.device
+    return alike and bool(torch.isclose(first, second, rtol=0, atol=0, equal_nan=True).all())
 
 
 def is_start_of(part: Any, length: int, batch: Any, count: int) -> bool:

@@ -26,13 +26,7 @@ def any_compiled() -> bool:
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
     if not counters.get("stats", {}).get("unique_graphs"):
         return False
-    if not _any_alive():
-        return False
     gc.collect()  # it may be garbage
-    return _any_alive()
-
-
-def _any_alive() -> bool:
     return any(is_compiled_module(module) for module in gc.get_objects() if issubclass(type(module), nn.Module))
 
 

@@ -9,15 +9,13 @@ Shapes: n values in the order of memory; B samples, the first dimension of a bat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 18  # values read together on a CPU: as float32 they stay in its cache
-CHUNK_ON_DEVICE = 1 << 24  # fewer times waiting for a device
+CHUNK = 1 << 18  # values read together: as float32 they stay in a cache
 
 
 @dataclass(frozen=True)
@@ -60,19 +58,6 @@ class FirstBad:
     nan: int
     inf: int
     samples: dict[int, int]
-
-
-def describe(tensor: Tensor) -> dict[str, Any]:
-    """Return all facts of a tensor as a dict; waits for its device.
-
-    Keys: shape, stride, dtype, device, memory_format, bytes, requires_grad, and min, max, mean, std (of finite values),
-    zeros, nan, inf (counts), count; `why` instead of those where values cannot be read (meta, fake, empty).
-    """
-    description: dict[str, Any] = {**asdict(facts(tensor)), "requires_grad": bool(tensor.requires_grad)}
-    read = values(tensor)
-    if isinstance(read, str):
-        return description | {"why": read}
-    return description | asdict(figures_of(read))
 
 
 def facts(tensor: Tensor) -> Facts:
@@ -158,42 +143,33 @@ def _order(stride: Sequence[int]) -> list[int]:
 
 @torch.no_grad()
 def figures_of(tensor: Tensor) -> Figures:
-    """Return what is in a plain tensor that is not empty; a device is waited for. One pass, in pieces that fit a cache.
+    """Return what is in a plain tensor of the CPU that is not empty: one pass, in pieces that fit a cache.
 
     Means and deviations of the pieces are put together as by Chan, Golub and LeVeque (1979), in float64.
     """
     line, times = flatten(tensor)
-    low, high, mean, spread, total, zeros, nan, inf = math.inf, -math.inf, 0.0, 0.0, 0, 0, 0, 0
-    for piece in _pieces(line):
-        at_least, at_most = (float(end) for end in torch.aminmax(piece))
+    low, high, mean, spread, total, zeros, nan = math.inf, -math.inf, 0.0, 0.0, 0, 0, 0
+    exact = line.dtype in (torch.float32, torch.float64)
+    wide = line.dtype if exact else torch.float32 if line.dtype.is_floating_point else torch.float64
+    for start in range(0, line.numel(), CHUNK):
+        piece = line[start : start + CHUNK].to(wide)
         zeros += piece.numel() - int(torch.count_nonzero(piece))
-        if not math.isfinite(at_least) or not math.isfinite(at_most):  # also with one NaN among them
-            nans, finite = int(torch.isnan(piece).sum()), piece[torch.isfinite(piece)]
-            nan, inf = nan + nans, inf + piece.numel() - nans - finite.numel()
-            piece = finite
+        least, most = (float(end) for end in torch.aminmax(piece))
+        if not math.isfinite(least) or not math.isfinite(most):  # also with one NaN among them
+            nan += int(torch.isnan(piece).sum())
+            piece = piece[torch.isfinite(piece)]
             if not piece.numel():
                 continue
-            at_least, at_most = (float(end) for end in torch.aminmax(piece))
-        low, high = min(low, at_least), max(high, at_most)
-        count, own, squares = piece.numel(), *_moments(piece, at_least, at_most)
+            least, most = (float(end) for end in torch.aminmax(piece))
+        low, high = min(low, least), max(high, most)
+        count, own, squares = piece.numel(), *_moments(piece, least, most)
         step = own - mean
         spread += squares + step * step * total * count / (total + count)
         mean += step * count / (total + count)
         total += count
-    std = math.sqrt(spread / total) if total and spread == spread else math.nan
-    if not total:
-        low = high = mean = math.nan
-    return Figures(low, high, mean, std, zeros * times, nan * times, inf * times, line.numel() * times)
-
-
-def _pieces(line: Tensor) -> Iterator[Tensor]:
-    """Yield values (n,) a piece at a time, in a number format that sums are exact enough in."""
-    size = CHUNK if line.device.type == "cpu" else CHUNK_ON_DEVICE
-    wide = line.dtype if line.dtype in (torch.float32, torch.float64) else torch.float32
-    if not line.dtype.is_floating_point and line.device.type != "mps":  # which has no float64
-        wide = torch.float64
-    for start in range(0, line.numel(), size):
-        yield line[start : start + size].to(wide)
+    inf, std = line.numel() - total - nan, math.sqrt(spread / total) if total and spread == spread else math.nan
+    ends = (low, high, mean, std) if total else (math.nan,) * 4
+    return Figures(*ends, zeros * times, nan * times, inf * times, line.numel() * times)
 
 
 def _moments(piece: Tensor, low: float, high: float) -> tuple[float, float]:
@@ -202,12 +178,9 @@ def _moments(piece: Tensor, low: float, high: float) -> tuple[float, float]:
         return low, 0.0
     middle = low / 2 + high / 2  # near it squares lose nothing, even where the mean is far from 0
     reach = max(high - middle, middle - low)
-    if reach > math.sqrt(torch.finfo(piece.dtype).max / 4 / piece.numel()):
-        piece = piece.double()
-    unit = reach if reach > math.sqrt(torch.finfo(torch.float64).max / 4 / piece.numel()) else 1.0
-    piece = (piece - middle) / unit
-    shift, squares = float(piece.sum()) / piece.numel(), float(torch.dot(piece, piece))
-    return middle + shift * unit, max(0.0, squares - shift * shift * piece.numel()) * unit * unit
+    piece = (piece - middle).div_(reach)  # -1 to 1: no square overflows
+    shift, squares = float(piece.mean()), float(torch.dot(piece, piece))
+    return middle + shift * reach, max(0.0, squares - shift * shift * piece.numel()) * reach * reach
 
 
 @torch.no_grad()
@@ -228,9 +201,7 @@ def device_figures(tensor: Tensor) -> Tensor:
         bad.sum(),
         bad.to(torch.uint8).argmax(),
     )
-    wide = torch.float32 if line.device.type == "mps" else torch.float64
-    ends = torch.stack([low, high]).to(wide)
-    return torch.cat([ends, torch.stack([mean, variance]).to(wide), torch.stack(counts).to(wide)])
+    return torch.cat([torch.stack(some).double() for some in ((low, high), (mean, variance), counts)])
 
 
 def unpack_figures(
@@ -258,17 +229,21 @@ def first_bad(tensor: Tensor) -> FirstBad | None:
     read = values(tensor)
     if isinstance(read, str) or not (read.is_floating_point() or read.is_complex()):
         return None
-    line, _ = flatten(read)
-    if all(math.isfinite(float(end)) for piece in _pieces(line) for end in torch.aminmax(piece)):
-        return None
     with torch.no_grad():
+        wide = torch.float64 if read.dtype in (torch.float64, torch.complex128) else torch.float32
+        if math.isfinite(float(read.sum(dtype=wide))):  # of finite values only, unless it overflows
+            return None
         bad = ~torch.isfinite(read)
+        if not bad.any():
+            return None
         nan = int(torch.isnan(read).sum())
         first = int(bad.reshape(-1).to(torch.uint8).argmax())
         each = bad.reshape(bad.shape[0], -1).sum(1).tolist() if bad.dim() else []
     index = unravel(first, tuple(read.shape), range(read.dim()))
+    value = float(read[index])
+    text = "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
     samples = {sample: count for sample, count in enumerate(each) if count}
-    return FirstBad(index, _value_text(float(read[index])), nan, int(bad.sum()) - nan, samples)
+    return FirstBad(index, text, nan, int(bad.sum()) - nan, samples)
 
 
 def unravel(position: int, shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
@@ -277,7 +252,3 @@ def unravel(position: int, shape: Sequence[int], order: Sequence[int]) -> tuple[
     for dimension in reversed(order):
         position, index[dimension] = divmod(position, shape[dimension])
     return tuple(index)
-
-
-def _value_text(value: float) -> str:
-    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

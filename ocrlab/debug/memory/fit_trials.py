@@ -76,34 +76,45 @@ class TrialRunner:
         """Return the seconds that are left."""
         return self.end - time.monotonic()
 
-    def child(
-        self, module: str, overrides: Mapping[str, Any], env: Mapping[str, str], **more: Any
-    ) -> tuple[Any, trial.RunResult]:
-        """Run a module of `ocrlab.training.jobs` as a child; return its answer, None for none, and how it ended."""
+    def child(self, module: str, changes: Mapping[str, Any], **more: Any) -> tuple[Any, trial.RunResult]:
+        """Run a module of `ocrlab.training.jobs` as a child; return its answer, None for none, and how it ended.
+
+        `changes` are settings, and environment variables in capitals.
+        """
+        env = {name: value for name, value in changes.items() if name.isupper()}
         number = len(list(self.folder.glob("job-*.json")))
         job, out = self.folder / f"job-{number}.json", self.folder / f"out-{number}.json"
         place = self.folder / f"run-{number}"
         runs = {"runs": str(place / "runs"), "name": "fit"}
-        settings = {**QUIET, **runs, **self.settled, **overrides}
-        content = {"schema": 1, "config": str(self.folder / "config.yaml"), "overrides": settings}
+        settings = {**QUIET, **runs, **self.settled, **changes}
+        overrides = {name: value for name, value in settings.items() if name not in env}
+        content = {"schema": 1, "config": str(self.folder / "config.yaml"), "overrides": overrides}
         run_folder.write_json(job, {**content, "out": str(out), **more}, private=True)
-        command = ([sys.executable, "-m", f"ocrlab.training.jobs.{module}", str(job)], dict(env))
+        command = ([sys.executable, "-m", f"ocrlab.training.jobs.{module}", str(job)], env)
         ended = trial.run_trial(lambda _place: command, place, max(5.0, min(SLOWEST, self.left())))
         answer = from_json(out.read_bytes(), source=str(out)) if out.is_file() else None
         return answer, ended
 
-    def attempt(self, batch: int, changes: Mapping[str, str] | None = None, *, long: bool = False) -> MemoryTrial:
+    def attempt(self, batch: int, changes: dict[str, str] | None = None, *, long: bool = False) -> MemoryTrial:
         """Train some steps with a batch, and say whether they fit; raises RunError for what fails of another cause.
 
         A trial that was not measured because others took the memory is tried again when there is some.
         """
-        done = self._try(batch, dict(changes or {}), long=long)
-        for _ in range(RETRIES):
-            if done.measured or done.answer.get("slow") or self.left() < PATIENCE + done.seconds:
+        changes = dict(changes or {})
+        # A child ends itself at the limit; the allocator of a device without a set limit knows its own end.
+        ceiling = None if self.limit.kind == "device" and not self.limit.chosen else self.usable
+        kind = {"usable": ceiling, "kind": self.limit.kind, "long": long}
+        for retry in range(1 + RETRIES):
+            began = time.monotonic()
+            answer, ended = self.child("measure_memory", {**changes, "batch_size": batch}, **kind)
+            self.settled = {**(answer or {}).get("settled", {}), **self.settled}
+            seconds = time.monotonic() - began
+            done = replace(judge_trial(batch, changes, answer, ended, self.usable, seconds, self.margin), long=long)
+            final = done.measured or done.answer.get("slow") or retry == RETRIES
+            if final or self.left() < PATIENCE + done.seconds:
                 break
             self.report(line(done) + "; trying again")
             self.wait_for_memory()
-            done = self._try(batch, dict(changes or {}), long=long)
         self.tries.append(done)
         self.report(line(done))
         return done
@@ -113,18 +124,6 @@ class TrialRunner:
         end = time.monotonic() + min(PATIENCE, max(0.0, self.left()))
         while time.monotonic() < end and (memory_limit.free_memory() or 0) < self.usable:
             time.sleep(0.5)
-
-    def _try(self, batch: int, changes: dict[str, str], *, long: bool) -> MemoryTrial:
-        env = {key: value for key, value in changes.items() if key.isupper()}
-        overrides = {key: value for key, value in changes.items() if key not in env}
-        began = time.monotonic()
-        # A child ends itself at the limit; the allocator of a device without a set limit knows its own end.
-        ceiling = None if self.limit.kind == "device" and not self.limit.chosen else self.usable
-        kind = {"usable": ceiling, "kind": self.limit.kind, "long": long}
-        answer, ended = self.child("measure_memory", {**overrides, "batch_size": batch}, env, **kind)
-        self.settled = {**(answer or {}).get("settled", {}), **self.settled}
-        done = judge_trial(batch, changes, answer, ended, self.usable, time.monotonic() - began, self.margin)
-        return replace(done, long=long)
 
 
 def judge_trial(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import resource
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ocrlab.errors import ConfigError
 from ocrlab.hardware import cgroup
+from ocrlab.hardware.system_files import memory_fields
 
 MIB, GB = 1 << 20, 10**9
 ROOT = Path("/")
@@ -69,9 +69,5 @@ def free_memory(root: Path = ROOT) -> int | None:
 
 
 def _free(root: Path) -> Limit | None:
-    try:
-        text = (root / "proc/meminfo").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    match = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
-    return Limit(int(match[1]) * 1024, "resident", "free memory of this machine") if match else None
+    available = memory_fields(root / "proc/meminfo").get("MemAvailable")
+    return Limit(available, "resident", "free memory of this machine") if available is not None else None

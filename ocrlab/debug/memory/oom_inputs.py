@@ -21,12 +21,10 @@ from ocrlab.errors import OcrlabError
 from ocrlab.records import Incident, Verdict
 
 REFUSED = re.compile(
-    r"you tried to allocate (?P<torch>\d+) bytes"
+    r"(?:you tried to allocate|Failed to allocate|unable to mmap|memory allocation of) (?P<bytes>\d+) bytes"
     r"|Unable to allocate (?P<array>\d+(?:\.\d+)? ?[KMGTPE]?i?B)\b[^\n]{0,40}"
     r"for an array with shape (?P<shape>\([^)]*\))"
-    r"|Failed to allocate (?P<opencv>\d+) bytes|memory allocation of (?P<rust>\d+) bytes failed"
-    r"|unable to mmap (?P<mapped>\d+) bytes"
-    r"|(?P<python>^(?:\w+\.)*MemoryError\b|std::bad_alloc|Cannot allocate memory)",
+    r"|^(?:\w+\.)*MemoryError\b|std::bad_alloc|Cannot allocate memory",
     re.MULTILINE,
 )
 SIZED = re.compile(r"(\d+(?:\.\d+)?) ?(\w+)")
@@ -45,9 +43,8 @@ def find_refusals(text: str) -> list[Refused]:
     """Return every refused allocation of host memory in a text, in order; those with a size count first."""
     refused = []
     for match in REFUSED.finditer(text):
-        number = next((match[name] for name in ("torch", "opencv", "rust", "mapped") if match[name]), None)
         parts = SIZED.fullmatch(match["array"] or "")
-        size = int(number) if number else int(float(parts[1]) * UNITS[parts[2].lower()]) if parts else None
+        size = int(float(parts[1]) * UNITS[parts[2].lower()]) if parts else int(match["bytes"] or 0) or None
         refused.append(Refused(size, match["shape"] or "", match.start()))
     return [each for each in refused if each.request is not None] or refused
 
@@ -115,22 +112,17 @@ class OomRun:
     @property
     def cause(self) -> str:
         """The first cause of the verdict that is one of memory, empty where there is none."""
-        first = self.verdict.causes[:1]
-        return next((cause.id for cause in first if cause.id.startswith(MEMORY)), "")
-
-    @property
-    def group_limit(self) -> int | None:
-        """The limit of its control group, as the watcher recorded it, else from the kernel's log of the kill."""
-        memory = self.facts.get("memory")
-        group = memory.get("group") if isinstance(memory, Mapping) else None
-        own = group.get("limit") if isinstance(group, Mapping) else None
-        match = GROUP_LIMIT.search(self.incident.texts.get("kernel_log.txt", ""))
-        return int(own) if isinstance(own, int | float) else int(match[1]) << 10 if match else None
+        return next((cause.id for cause in self.verdict.causes[:1] if cause.id.startswith(MEMORY)), "")
 
     @property
     def limit(self) -> int | None:
-        """The limit on host memory that held for it: of its control group, else of where it was started."""
-        limit = self.group_limit or self.facts.get("memory_limit_bytes")
+        """The limit on host memory: of its control group, by the watcher or the kernel's log, else where it started."""
+        memory = self.facts.get("memory")
+        group = memory.get("group") if isinstance(memory, Mapping) else None
+        limit = group.get("limit") if isinstance(group, Mapping) else None
+        if not isinstance(limit, int | float):
+            match = GROUP_LIMIT.search(self.incident.texts.get("kernel_log.txt", ""))
+            limit = int(match[1]) << 10 if match else self.facts.get("memory_limit_bytes")
         return int(limit) if isinstance(limit, int | float) else None
 
     @property
@@ -151,10 +143,8 @@ def collect(incident: Incident, folder: Path | None = None, config: Mapping[str,
     limit = run.message.total if run.message else run.limit
     for series in memory_series.gather(folder, incident.texts, incident.facts):
         run.grown.append((series, growth(series.at, series.values, limit)))
-    leaks = (
-        _line_at(name, text, match.start()) for name, text in incident.texts.items() if (match := LEAK.search(text))
-    )
-    run.leak = next(leaks, None)
+    leaks = ((name, text, LEAK.search(text)) for name, text in incident.texts.items())
+    run.leak = next((_line_at(name, text, match.start()) for name, text, match in leaks if match), None)
     _phase(run)
     return run
 
@@ -215,5 +205,5 @@ def _frame(text: str, offset: int) -> SourceLine | None:
 
 def _line_at(name: str, text: str, offset: int) -> SourceLine:
     begin = text.rfind("\n", 0, offset) + 1
-    line = text[begin : text.find("\n", begin) if "\n" in text[begin:] else len(text)]
+    line = text[begin:].partition("\n")[0]
     return SourceLine(name, text.count("\n", 0, offset) + 1, line.strip()[:300])

@@ -10,18 +10,13 @@ from ocrlab.debug.instruments import cuda_sticky_errors
 
 DEAD = (
     "CUDA error: device-side assert triggered",
-    "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle, opa)`",
     "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
-    "CUDA driver error: an illegal memory access was encountered",
-    "cuFFT error: CUFFT_EXEC_FAILED",
     "Triton Error [CUDA]: an illegal memory access was encountered",
-    "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered",
     "NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
 )
 ALIVE = (
     "CUDA error: out of memory",
     "mat1 and mat2 shapes cannot be multiplied (4x3 and 2x2)",
-    "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
     "Found no NVIDIA driver on your system.",
 )
 

@@ -11,7 +11,7 @@ import pytest
 
 from ocrlab.cli import memory_fit
 from ocrlab.config.schema import Config
-from ocrlab.debug.memory import fit_trials, largest_batch, memory_limit, memory_savers
+from ocrlab.debug.memory import fit_trials, largest_batch, memory_limit
 from ocrlab.debug.memory.fit_trials import MemoryTrial, TrialRunner
 from ocrlab.debug.memory.memory_limit import Limit
 from ocrlab.debug.trials import trial
@@ -51,32 +51,16 @@ def room(tmp_path: Path, of: Callable[[int], int], limit: int = 1000 * MIB, marg
 GUESS = {"offset": 200 * MIB, "slope": 50 * MIB, "space": 0}
 
 
-@pytest.mark.parametrize("slope", [1, 7, 30, 50, 90, 200, 700])
+@pytest.mark.parametrize("slope", [1, 30, 90, 700])
 def test_the_largest_batch_however_wrong_the_guess(tmp_path: Path, slope: int) -> None:
     played = room(tmp_path, lambda batch: (200 + slope * batch) * MIB)
     batch, proven = largest_batch.search(played, GUESS, 64)
     right = min(64, (950 - 200) // slope)
     if proven == "close":
-        assert batch <= right
-        assert 200 + slope * batch >= 900
+        assert batch <= right and 200 + slope * batch >= 900
     else:
-        assert batch == right
-        assert proven == ("most" if right == 64 else "batch + 1 fails")
+        assert (batch, proven) == (right, "most" if right == 64 else "batch + 1 fails")
     assert len(played.tries) <= 5
-
-
-def test_nothing_fits(tmp_path: Path) -> None:
-    played = room(tmp_path, lambda batch: (990 + batch) * MIB)
-    assert largest_batch.search(played, GUESS, 64) == (0, "batch + 1 fails")
-    assert played.tries[-1].batch == 1
-
-
-def test_the_answer_when_the_time_is_over(tmp_path: Path) -> None:
-    played = room(tmp_path, lambda batch: (200 + 3 * batch) * MIB)
-    played.end = time.monotonic() - 1
-    batch, proven = largest_batch.search(played, GUESS, 64)
-    assert proven == "time" and batch in (0, *(trial.batch for trial in played.tries if trial.fits))
-    assert len(played.tries) == 1
 
 
 def test_a_batch_that_was_not_measured_is_no_batch_that_does_not_fit(tmp_path: Path) -> None:
@@ -103,9 +87,9 @@ def test_nothing_is_begun_that_takes_longer_than_the_time_that_is_left(tmp_path,
     assert largest_batch.search(played, {**GUESS, "slope": 5 * MIB}, 4096, 9) == right
 
 
-@pytest.mark.parametrize(("kind", "why"), [("host.oom_kill", "not measured"), ("hang", "time"), ("slow", "time")])
+@pytest.mark.parametrize(("kind", "why"), [("host.oom_kill", "not measured"), ("slow", "time")])
 def test_an_estimate_that_others_or_the_clock_ended_is_not_measured(tmp_path, monkeypatch, kind, why):
-    ended = RunResult({"hang": trial.HANG, "slow": trial.SLOW}.get(kind, kind), "it ended", 1.0)
+    ended = RunResult(trial.SLOW if kind == "slow" else kind, "it ended", 1.0)
     monkeypatch.setattr(TrialRunner, "child", lambda *_arguments: (None, ended))
     monkeypatch.setattr(TrialRunner, "wait_for_memory", lambda _room: None)
     limit = Limit(1000 * MIB, "resident", "test")
@@ -114,7 +98,7 @@ def test_an_estimate_that_others_or_the_clock_ended_is_not_measured(tmp_path, mo
     assert memory_fit.record(done)["status"] == "not measured" and "Not measured: " in memory_fit.text(done)
 
 
-@pytest.mark.parametrize(("grown", "right"), [(40, 23), (70, 22), (190, 18), (720, 1), (740, 0)])
+@pytest.mark.parametrize(("grown", "right"), [(40, 23), (190, 18), (740, 0)])
 def test_a_heap_that_grows_in_a_longer_training_makes_the_batch_smaller(tmp_path: Path, grown: int, right: int) -> None:
     played = room(tmp_path, lambda batch: (200 + 30 * batch) * MIB)
     played.grown = grown * MIB
@@ -125,9 +109,7 @@ def test_a_heap_that_grows_in_a_longer_training_makes_the_batch_smaller(tmp_path
 
 @pytest.mark.parametrize(("batch", "wanted", "accumulate", "words"), [
     (6, 16, 1, ["batch_size=4", "trainer.accumulate_grad_batches=4"]),
-    (16, 16, 1, ["batch_size=16", "trainer.accumulate_grad_batches=1"]),
     (99, 4, 3, ["batch_size=99", "trainer.accumulate_grad_batches=1"]),
-    (1, 7, 1, ["batch_size=1", "trainer.accumulate_grad_batches=7"]),
     (0, 4, 1, []),
 ])  # fmt: skip
 def test_the_effective_batch_stays(batch: int, wanted: int, accumulate: int, words: list[str]) -> None:
@@ -140,17 +122,9 @@ def test_every_remedy_can_be_set() -> None:
     from ocrlab.config.fields import flat
 
     settings = {**flat(Config(weights="receipts")), "trainer.precision": "fp32", "runtime.workers": 2}
-    assert len(memory_savers.possible_changes(settings, "final", cuda=False)) == 8
-    for change in memory_savers.possible_changes(settings, "final", cuda=False):
+    assert len(largest_batch.possible_changes(settings, "final", cuda=False)) == 8
+    for change in largest_batch.possible_changes(settings, "final", cuda=False):
         assert configs.differences(Config(runtime={"workers": 2}), configs.apply(Config(), change))
-
-
-def test_remedies_are_measured_and_all_together_where_none_is_enough(tmp_path: Path) -> None:
-    played = room(tmp_path, lambda batch: 2000 * MIB)
-    failed = played.attempt(1)
-    trials = memory_savers.try_changes(played, failed)
-    assert not any(trial.fits for trial in trials)
-    assert max(len(trial.changes) for trial in trials) == sum(len(trial.changes) for trial in trials) / 2
 
 
 class Changed(Played):
@@ -169,16 +143,14 @@ class Changed(Played):
 
 @pytest.mark.parametrize(("saved", "fewest"), [
     ({"runtime.cache": 600, "crop": 600, "width": 10}, {"runtime.cache", "crop"}),
-    ({"runtime.cache": 10, "crop": 600, "width": 600}, {"crop", "width"}),
     ({"runtime.cache": 400, "crop": 400, "width": 400}, {"runtime.cache", "crop", "width"}),
     ({"runtime.cache": 600, "crop": 600, "width": 600}, {"runtime.cache", "crop"}),  # the width costs more accuracy
-    ({"runtime.cache": 1200, "crop": 600, "width": 600}, {"runtime.cache"}),
 ])  # fmt: skip
 def test_the_fewest_remedies_that_are_enough_come_first(tmp_path, saved, fewest):
     limit = Limit(1000 * MIB, "resident", "test")
     played = Changed(Config(), tmp_path, limit, 0.05, time.monotonic() + 60, lambda _: None)
     played.of, played.saved = (lambda batch: 2000 * MIB), saved
-    first, *others = memory_savers.try_changes(played, played.attempt(1))
+    first, *others = largest_batch.try_changes(played, played.attempt(1))
     assert first.fits
     assert set(first.changes) == fewest
     assert len(others) <= 8
@@ -222,17 +194,14 @@ def test_a_child_that_was_done_says_its_peak_and_where() -> None:
     assert not fit_trials.judge_trial(4, {}, answer(), ENDED, 904, 1.0, 0.05).fits
 
 
-@pytest.mark.parametrize(
-    "ended", ["host.oom_kill", "host.alloc_fail", "gpumem.capacity", "gpumem.fragmentation", "SIGKILL"]
-)
+@pytest.mark.parametrize("ended", ["host.oom_kill", "host.alloc_fail", "gpumem.capacity"])
 def test_a_child_that_memory_killed_does_not_fit(ended: str) -> None:
     how = SimpleNamespace(fingerprint=ended, description=ended, seconds=1.0)
     done = fit_trials.judge_trial(4, {}, answer(finished=False, phase="train", held=950), how, 1000, 1.0, 0.05)
     assert (done.fits, done.measured) == (False, True)
 
 
-@pytest.mark.parametrize("ended", ["host.oom_kill", "loader.worker_killed", "SIGKILL"])
-@pytest.mark.parametrize("megabytes", [None, 0, 817])
+@pytest.mark.parametrize(("ended", "megabytes"), [("host.oom_kill", 817), ("SIGKILL", None)])
 def test_a_child_that_was_killed_below_its_limit_is_not_measured(ended: str, megabytes: int | None) -> None:
     how = SimpleNamespace(fingerprint=ended, description=ended, seconds=1.0)
     child = None if megabytes is None else answer(finished=False, held=megabytes)
@@ -241,22 +210,14 @@ def test_a_child_that_was_killed_below_its_limit_is_not_measured(ended: str, meg
     assert "not measured" in fit_trials.line(done) and "does not fit" not in fit_trials.line(done)
 
 
-def test_a_child_that_ended_itself_at_the_limit_does_not_fit() -> None:
-    over = answer(finished=False, over={"phase": "train", "held": 990})
-    done = fit_trials.judge_trial(4, {}, over, ENDED, 1000, 1.0, 0.05)
-    assert (done.fits, done.peak, done.phase) == (False, 990, "train")
-
-
-@pytest.mark.parametrize("what", ["over its time", "hang"])
-def test_a_child_that_is_too_slow_does_not_fit_and_is_not_called_out_of_memory(tmp_path: Path, what: str) -> None:
-    how = SimpleNamespace(fingerprint=what, description="not done", seconds=1.0)
+def test_a_child_that_is_too_slow_does_not_fit_and_is_not_called_out_of_memory() -> None:
+    how = SimpleNamespace(fingerprint=trial.SLOW, description="not done", seconds=1.0)
     done = fit_trials.judge_trial(5, {}, answer(finished=False), how, 1000, 120.0, 0.05)
     assert (done.fits, done.message, done.measured) == (False, "not done in 120 s", False)
     assert "does not fit" not in fit_trials.line(done)
 
 
-@pytest.mark.parametrize("what", ["exit status 1", "data.broken"])
-def test_what_fails_of_another_cause_is_no_answer(what: str) -> None:
-    how = SimpleNamespace(fingerprint=what, description="DataError: no pages", seconds=1.0)
+def test_what_fails_of_another_cause_is_no_answer() -> None:
+    how = SimpleNamespace(fingerprint="data.broken", description="DataError: no pages", seconds=1.0)
     with pytest.raises(RunError, match="no pages"):
         fit_trials.judge_trial(4, {}, answer(finished=False, error=None), how, 1000, 1.0, 0.05)

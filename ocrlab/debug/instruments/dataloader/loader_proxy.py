@@ -12,27 +12,21 @@ import copy
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from torch.utils.data import DataLoader, IterDataPipe, MapDataPipe, Subset, get_worker_info
 
 
-class Observer(Protocol):
-    """Observes what a loader loads. Neither method may raise an error of its own."""
-
-    def prepare(self, loader: Any) -> None:
-        """Replace attributes of a copy of the loader."""
-
-    def wrap(self, make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """Return an iterator around the one that `make` returns, or another one in its place."""
-
-
 class LoaderProxy:
-    """Makes the iterators of a loader for its observers."""
+    """Makes the iterators of a loader for its observers, whose methods raise no errors of their own.
+
+    `prepare(loader)` replaces attributes of the copy, `wrap(make)` returns an iterator around the one that `make`
+    returns, or another one in its place.
+    """
 
     def __init__(self, loader: Any) -> None:
         self.loader = weakref.ref(loader)
-        self.observers: list[Observer] = []
+        self.observers: list[Any] = []
 
     def __call__(self) -> Iterator[Any]:
         loader: Any = self.loader()
@@ -55,7 +49,7 @@ def _make_iterator(loader: Any, copied: Any) -> Iterator[Any]:
     return iterator
 
 
-def observe(loader: Any, observer: Observer) -> None:
+def observe(loader: Any, observer: Any) -> None:
     """Let an observer take part in each new iterator of a loader, until `leave`."""
     proxy = vars(loader).get("_get_iterator")
     if not isinstance(proxy, LoaderProxy):
@@ -63,7 +57,7 @@ def observe(loader: Any, observer: Observer) -> None:
     proxy.observers.append(observer)
 
 
-def leave(loader: Any, observer: Observer) -> None:
+def leave(loader: Any, observer: Any) -> None:
     """Take an observer out of a loader, and out of the iterator that the loader keeps with its persistent workers."""
     attributes = vars(loader)
     proxy = attributes.get("_get_iterator")

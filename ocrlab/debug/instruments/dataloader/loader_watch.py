@@ -11,13 +11,12 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import shutil
 import signal
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ from ocrlab.debug.instruments.dataloader import bottlenecks, loader_proxy, sampl
 from ocrlab.debug.instruments.dataloader.bottlenecks import Loading
 from ocrlab.debug.instruments.dataloader.loader_proxy import IteratorProxy
 from ocrlab.debug.instruments.dataloader.tune_workers import Setting, measure
-from ocrlab.debug.instruments.dataloader.worker_log import Death, RunQueue, Step
+from ocrlab.debug.instruments.dataloader.worker_log import Death, Step
 from ocrlab.run_folder.fail_safe import InstrumentGuard, raised_by_signal
 
 if TYPE_CHECKING:
@@ -53,17 +52,15 @@ class LoaderReport:
         self.error: BaseException | None = None
         self.epochs, self.guard = 0, InstrumentGuard("loader.watch")
         self.workers = int(getattr(source, "num_workers", 0) or 0)
-        self.processes: dict[int, Any] = {}
-        self.run_queue: RunQueue | None = None  # of the thread that takes the batches
+        self.processes: Sequence[Any] = ()  # the workers of this epoch
         self._delay = self._cpu = 0.0  # of this thread, of this process, when the last batch came
         self._timing = 0.0  # seconds that timing samples had taken in this process by then
         self._event: Any = None  # a CUDA event after everything that the last step asked of the device
         self.from_loader = False  # the loader itself makes timed iterators
 
     def __iter__(self) -> Iterator[Any]:
-        before = self.epochs
         iterator = TimedIterator(self, is_outside=True).begin(lambda: iter(self.source))
-        return iterator if self.epochs == before else iterator._iterator  # the loader has made a timed one
+        return iterator._iterator if isinstance(iterator._iterator, TimedIterator) else iterator
 
     def __len__(self) -> int:
         return len(self.source)  # type: ignore[arg-type]
@@ -103,8 +100,7 @@ class LoaderReport:
         self.read_logs()
         persistent = bool(getattr(self.source, "persistent_workers", False))
         steps = list(self.step_records)
-        loading = Loading(steps, self.logs, self.deaths, self.workers, self.error, persistent)
-        return loading.findings()
+        return Loading(steps, self.logs, self.deaths, self.workers, self.error, persistent).findings()
 
     def finding(self) -> str:
         """Return in one sentence what the training waits for, and why."""
@@ -129,18 +125,17 @@ class LoaderReport:
         """Return a timed iterator."""
         return TimedIterator(self).begin(make)
 
-    def epoch_began(self, pids: set[Any]) -> None:
-        """Note the processes that the loader started in addition to `pids`, and which thread takes the batches."""
+    def epoch_began(self, iterator: Any) -> None:
+        """Note an epoch and the workers of its iterator."""
         self.epochs += 1
-        self.processes |= {int(p.pid or 0): p for p in multiprocessing.active_children() if p.pid not in pids}
-        self.run_queue = self.run_queue or RunQueue()
+        self.processes = getattr(iterator, "_workers", ())
 
     def wait_began(self, now: float) -> None:
         """Note that a step ended, and that the wait for the next batch begins."""
         last = self.step_records[-1] if self.step_records else None
         if last is not None and last.compute is None:
             last.compute = now - last.began - last.wait
-            last.delay = (self.run_queue.seconds() if self.run_queue else 0.0) - self._delay
+            last.delay = worker_log.seconds_without_core() - self._delay
             last.cpu = time.process_time() - self._cpu
         if torch.cuda.is_initialized() and torch.cuda.is_available():
             self._event = torch.cuda.Event()
@@ -153,32 +148,20 @@ class LoaderReport:
         timing = sample_timing.timing_seconds(self.folder)  # in the training process it is not a wait of the program
         self.step_records.append(Step(began, max(now - began - timing + self._timing, 0.0), None, first, idle))
         self._timing = timing
-        self._delay = self.run_queue.seconds() if self.run_queue else 0.0
-        self._cpu = time.process_time()
+        self._delay, self._cpu = worker_log.seconds_without_core(), time.process_time()
 
-    def loading_failed(self, error: BaseException) -> None:
+    def loading_failed(self, error: BaseException | None = None) -> None:
         """Note that loading failed, and each worker that is dead."""
-        self.error = error
-        self.note_deaths()
-
-    def note_deaths(self) -> None:
-        """Note each worker that is dead."""
-        self.read_logs()
+        self.error = error or self.error
         time.sleep(0.05 if self.processes else 0)  # torch hears of a death before the exit status can be read
+        self.read_logs()
         logs = {log.pid: log for log in self.logs}
-        for number, (pid, process) in enumerate(sorted(self.processes.items())):
-            code = process.exitcode
-            if code and pid not in {death.pid for death in self.deaths}:
-                log = logs.get(pid, worker_log.Log(pid, number))
+        for number, process in enumerate(self.processes):
+            if (code := process.exitcode) and process.pid not in {death.pid for death in self.deaths}:
+                log = logs.get(process.pid, worker_log.Log(process.pid, number))
                 how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
                 sample = sample_names.index_text(getattr(self.source, "dataset", None), log.now)
-                self.deaths.append(Death(log.worker, pid, how, sample, log.count))
-
-    def close(self) -> None:
-        """Read the logs for the last time."""
-        self.read_logs()
-        if self.run_queue is not None:
-            self.run_queue.close()
+                self.deaths.append(Death(log.worker, log.pid, how, sample, log.count))
 
 
 class TimedIterator(IteratorProxy):
@@ -195,16 +178,15 @@ class TimedIterator(IteratorProxy):
         """Begin an epoch with the iterator that `make` returns, or None for the same one again."""
         report = self._observer
         self._is_first, self._entered = True, time.monotonic()
-        self._pids = {process.pid for process in multiprocessing.active_children()}
         report.from_loader |= not self._is_outside
         try:
             iterator = make()
-            self._iterator = self._iterator if iterator is None else iterator
         except Exception as error:
             report.loading_failed(error)
             raise
+        self._iterator = self._iterator if iterator is None else iterator
         if not self._is_outside:
-            self._note(report.epoch_began, self._pids)
+            self._note(report.epoch_began, self._iterator)
         return self
 
     def _reset(self, *args: Any, **kwargs: Any) -> None:
@@ -223,7 +205,7 @@ class TimedIterator(IteratorProxy):
             self._note(report.loading_failed, error)
             raise
         if self._is_first and self._is_outside:
-            self._note(report.epoch_began, self._pids)
+            self._note(report.epoch_began, self._iterator)
         self._note(report.batch_came, now, time.monotonic(), self._is_first)
         self._is_first = False
         return batch
@@ -255,7 +237,7 @@ def watch(source: Iterable[Any]) -> Iterator[LoaderReport]:
     report = LoaderReport(source, folder)
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)  # a worker that lives on notices, and closes its log
-        stack.callback(report.close)
+        stack.callback(report.read_logs)
         if isinstance(source, DataLoader):
             with report.guard():
                 _attach(source, report, stack)
@@ -263,7 +245,7 @@ def watch(source: Iterable[Any]) -> Iterator[LoaderReport]:
             yield report
         except Exception:
             with contextlib.suppress(Exception):  # torch reports a death wherever the program is, also in its own step
-                report.note_deaths()
+                report.loading_failed()
             raise
 
 
@@ -276,13 +258,8 @@ def _attach(loader: Any, report: LoaderReport, stack: contextlib.ExitStack) -> N
     inner = loader if issubclass(type(loader), DataLoader) else getattr(loader, "base_dataloader", loader)
     if not inner.num_workers:
         sample_timing.begin(report.folder, MAIN)
-        stack.callback(_undo, sample_timing.end, report.folder)
+        stack.callback(sample_timing.end, report.folder)
     if (iterator := vars(inner).get("_iterator")) is not None:  # workers that are there already are not timed
         vars(inner)["_iterator"] = TimedIterator(report, iterator)
     loader_proxy.observe(inner, report)
-    stack.callback(_undo, loader_proxy.leave, inner, report)
-
-
-def _undo(function: Callable[..., None], *args: Any) -> None:
-    with contextlib.suppress(Exception):
-        function(*args)
+    stack.callback(loader_proxy.leave, inner, report)

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,42 +34,30 @@ def install(loader: Any, folder: Path) -> None:
     if loader_proxy.can_proxy(loader.dataset):
         timed["dataset"] = TimedDataset(loader.dataset, folder)
     if loader.collate_fn is not None:
-        timed["collate_fn"] = TimedCollate(folder, loader.collate_fn)
+        timed["collate_fn"] = partial(timed_collate, folder, loader.collate_fn)
     if loader.num_workers:
-        timed["worker_init_fn"] = TimedWorkerInit(folder, loader.worker_init_fn)
+        timed["worker_init_fn"] = partial(begin_worker, folder, loader.worker_init_fn)
     vars(loader).update(timed)  # all of it or nothing
 
 
-class TimedWorkerInit:
-    """The loader's `worker_init_fn`: the user's own first, then the log of the worker."""
-
-    def __init__(self, folder: Path, function: Callable[[int], None] | None) -> None:
-        self.folder, self.function = folder, function
-
-    def __call__(self, worker: int) -> None:
-        loader_proxy.show_own_dataset()
-        if self.function is not None:
-            self.function(worker)
-        begin(self.folder, worker)
-
-
-class TimedCollate:
-    """The loader's `collate_fn`, timed."""
-
-    def __init__(self, folder: Path, function: Callable[[Any], Any]) -> None:
-        self.folder, self.function = folder, function
-
-    def __call__(self, items: Any) -> Any:
-        began = time.perf_counter()
-        try:
-            batch = self.function(items)
-        except Exception:
-            if log := open_log(self.folder):
-                log.write(["failed", COLLATE])
-            raise
-        if log := open_log(self.folder):
-            log.write(["collate", round(time.perf_counter() - began, 7)])
+def timed_collate(folder: Path, collate: Callable[[Any], Any], items: Any) -> Any:
+    """Return the batch that the loader's own `collate_fn` makes, timed."""
+    began, line = time.perf_counter(), ["failed", COLLATE]
+    try:
+        batch = collate(items)
+        line = ["collate", round(time.perf_counter() - began, 7)]
         return batch
+    finally:
+        if log := open_log(folder):
+            log.write(line)
+
+
+def begin_worker(folder: Path, own_init: Callable[[int], None] | None, worker: int) -> None:
+    """Begin a worker of the loader: its own `worker_init_fn`, then the log."""
+    loader_proxy.show_own_dataset()
+    if own_init is not None:
+        own_init(worker)
+    begin(folder, worker)
 
 
 def begin(folder: Path, worker: int) -> None:
@@ -84,9 +73,10 @@ def end(folder: Path) -> None:
     """End it, and close the log of this process; one that was inherited by a fork is only dropped."""
     log = _logs.pop(folder, None)
     if log is not None and log.pid == os.getpid():
-        log.flush()
-        log.next_full = 0.0  # shared memory, too
-        log.look()
+        with contextlib.suppress(Exception):
+            log.flush()
+            log.next_full = 0.0  # shared memory, too
+            log.look()
         log.close()
 
 
@@ -98,8 +88,7 @@ def open_log(folder: Path) -> WorkerLog | None:
 
 def timing_seconds(folder: Path) -> float:
     """Return the seconds that timing samples took in this process so far."""
-    log = _logs.get(folder)
-    return log.own_seconds if log is not None else 0.0
+    return _logs[folder].own_seconds if folder in _logs else 0.0
 
 
 class TimedDataset(DatasetProxy):
@@ -110,76 +99,69 @@ class TimedDataset(DatasetProxy):
         self.ocrlab_folder = folder
 
     def __getitem__(self, index: Any) -> Any:
-        dataset, log = self.ocrlab_dataset, open_log(self.ocrlab_folder)
-        return dataset[index] if log is None else _timed(log, dataset, index, lambda: dataset[index])
+        return self._timed(index, lambda: self.ocrlab_dataset[index])
 
     def load_batch(self, indices: Any) -> Any:
-        dataset, log = self.ocrlab_dataset, open_log(self.ocrlab_folder)
-        if log is None:
-            return dataset.__getitems__(indices)
         count = len(indices) if hasattr(indices, "__len__") else 1
-        return _timed(log, dataset, indices, lambda: dataset.__getitems__(indices), count)
+        return self._timed(indices, lambda: self.ocrlab_dataset.__getitems__(indices), count)
 
     def __iter__(self) -> Iterator[Any]:
-        dataset, log = self.ocrlab_dataset, open_log(self.ocrlab_folder)
-        if log is None or not isinstance(dataset, IterableDataset):
-            return iter(dataset)
-        return _TimedSamples(iter(dataset), dataset, log)
+        iterator = iter(self.ocrlab_dataset)
+        return _TimedSamples(iterator, self) if isinstance(self.ocrlab_dataset, IterableDataset) else iterator
+
+    def _timed(self, index: Any, load: Callable[[], Any], count: int = 1) -> Any:
+        """Return what `load` returns and write down how long it took: one sample, or `count` of them.
+
+        An error of the log ends the timing, not the loading.
+        """
+        log, dataset = open_log(self.ocrlab_folder), self.ocrlab_dataset
+        if log is None:
+            return load()
+        entered = time.monotonic()
+        log.begin(index)
+        began, cpu = time.monotonic(), time.thread_time()
+        log.own_seconds += began - entered
+        try:
+            items = load()
+        except StopIteration:
+            log.now.beat(phase="")
+            raise
+        except Exception:
+            with contextlib.suppress(Exception):
+                name = sample_names.sample_name(dataset, index)
+                log.write(["failed", f"{name} (index {index})" if name else f"index {index}"])
+            raise
+        ended, cpu = time.monotonic(), time.thread_time() - cpu
+        try:
+            name = sample_names.sample_name(dataset, index, None if count > 1 else items)
+            text = f"{count} samples: {str(list(index))[:60]}" if count > 1 else f"index {index}"
+            log.end(index, name or text, began, ended - began, cpu, count)
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
+            print(f"ocrlab: loading is not timed any more: {error}", file=sys.stderr)
+            log.close()
+        finally:
+            log.own_seconds += time.monotonic() - ended
+        return items
 
 
 class _TimedSamples(Iterator[Any]):
     """An iterator that times each sample; everything else is asked of the one inside."""
 
-    def __init__(self, iterator: Iterator[Any], dataset: Any, log: WorkerLog) -> None:
-        self._iterator, self._dataset, self._log, self._number = iterator, dataset, log, 0
+    def __init__(self, iterator: Iterator[Any], dataset: TimedDataset) -> None:
+        self._iterator, self._dataset, self._number = iterator, dataset, 0
 
     def __next__(self) -> Any:
-        log, number = self._log, self._number
-        if log.lines is None:
-            return next(self._iterator)
-        item = _timed(log, self._dataset, number, self._iterator.__next__)
-        if number < MARKED and log.worker >= 0 and log.lines is not None:
+        item = self._dataset._timed(self._number, self._iterator.__next__)
+        log = open_log(self._dataset.ocrlab_folder) if self._number < MARKED else None
+        if log is not None and log.worker >= 0:
             _mark(log, item)
         self._number += 1
         return item
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._iterator, name)
-
-
-def _timed(log: WorkerLog, dataset: Any, index: Any, load: Callable[[], Any], count: int = 1) -> Any:
-    """Return what `load` returns and write down how long it took: one sample, or `count` of them.
-
-    An error of the log ends the timing, not the loading.
-    """
-    entered = time.monotonic()
-    log.begin(index)
-    began, cpu = time.monotonic(), time.thread_time()
-    log.own_seconds += began - entered
-    try:
-        items = load()
-    except StopIteration:
-        log.now.beat(phase="")
-        raise
-    except Exception:
-        with contextlib.suppress(Exception):
-            name = sample_names.sample_name(dataset, index)
-            log.write(["failed", f"{name} (index {index})" if name else f"index {index}"])
-        raise
-    ended = time.monotonic()
-    cpu = time.thread_time() - cpu
-    try:
-        name = sample_names.sample_name(dataset, index, None if count > 1 else items)
-        text = f"{count} samples: {str(list(index))[:60]}" if count > 1 else f"index {index}"
-        log.end(index, name or text, began, ended - began, cpu, count)
-    except Exception as error:
-        if raised_by_signal(error):
-            raise
-        print(f"ocrlab: loading is not timed any more: {error}", file=sys.stderr)
-        log.close()
-    finally:
-        log.own_seconds += time.monotonic() - ended
-    return items
 
 
 def _mark(log: WorkerLog, item: Any) -> None:
@@ -194,14 +176,14 @@ def _mark(log: WorkerLog, item: Any) -> None:
 
 def _digest(item: Any, take: Callable[[bytes], object], depth: int = 4) -> bool:
     """Feed what an item holds; tell whether there was something to compare."""
-    if isinstance(item, str | bytes | int | float | bool):
-        take(repr(item).encode()[:BYTES])
-        return True
-    if hasattr(item, "tobytes") or hasattr(item, "untyped_storage"):
-        array = item.detach().contiguous().reshape(-1)[:BYTES].numpy() if hasattr(item, "detach") else item
-        take(repr(getattr(item, "shape", "")).encode() + bytes(array.tobytes()[:BYTES]))
-        return True
     if depth and isinstance(item, dict | list | tuple):
         parts = item.values() if isinstance(item, dict) else item
         return sum(_digest(part, take, depth - 1) for part in parts) > 0  # all of them, not the first
-    return False
+    if isinstance(item, str | bytes | int | float | bool):
+        take(repr(item).encode()[:BYTES])
+    elif hasattr(item, "tobytes") or hasattr(item, "untyped_storage"):
+        array = item.detach().contiguous().reshape(-1)[:BYTES].numpy() if hasattr(item, "detach") else item
+        take(repr(getattr(item, "shape", "")).encode() + bytes(array.tobytes()[:BYTES]))
+    else:
+        return False
+    return True

@@ -59,25 +59,24 @@ class Trial:
     @property
     def median(self) -> float:
         """Seconds of a step, the median of the turns."""
-        return statistics.median(self.seconds) if self.worked else float("inf")
+        return statistics.median(self.seconds)
 
     def is_clearly_faster(self, other: Trial) -> bool:
         """Return whether this is faster in every turn than the other setting in any, and by enough to matter."""
         return max(self.seconds) < min(other.seconds) and self.median < (1 - WORTH) * other.median
 
     def __str__(self) -> str:
-        low, middle, high = (1000 * seconds for seconds in (min(self.seconds), self.median, max(self.seconds)))
-        digits = 0 if high >= 10 else 1
-        spread = f" ({low:.{digits}f} to {high:.{digits}f} in {len(self.seconds)} turns)"
-        return f"{middle:.{digits}f} ms{spread if len(self.seconds) > 1 else ''}"
+        low, middle, high = (f"{1000 * t:.3g}" for t in (min(self.seconds), self.median, max(self.seconds)))
+        return f"{middle} ms" + (f" ({low} to {high} in {len(self.seconds)} turns)" if len(self.seconds) > 1 else "")
 
     def row(self) -> dict[str, Any]:
         """Return the figures by name, None where there are none."""
-        times = (self.median, min(self.seconds), max(self.seconds)) if self.worked else ()
-        milliseconds: list[float | None] = [1000 * seconds for seconds in times] or [None, None, None]
-        waiting = statistics.median(self.waiting) if self.worked else None
+        figures: list[float | None] = [None] * 4
+        if self.worked:
+            times = (self.median, min(self.seconds), max(self.seconds))
+            figures = [*(1000 * seconds for seconds in times), statistics.median(self.waiting)]
         setting = (self.setting.workers, self.setting.threads)
-        return dict(zip(COLUMNS, (*setting, *milliseconds, waiting, self.start, self.steps, self.error), strict=True))
+        return dict(zip(COLUMNS, (*setting, *figures, self.start, self.steps, self.error), strict=True))
 
 
 @dataclass
@@ -86,7 +85,6 @@ class TuningResult:
 
     trials: list[Trial]
     used: Setting
-    turns: int
 
     @property
     def now(self) -> Trial | None:
@@ -114,16 +112,15 @@ class TuningResult:
 
     def finding(self) -> str:
         """Return the recommendation in one sentence, with its measurement and its spread."""
-        best, now = self.best, self.now
+        best, now, count = self.best, self.now, len(self.trials)
         if best is None:
-            return f"No setting worked: {self.trials[0].error}" if self.trials else "No setting was tried"
-        others = len(self.trials) - 1
+            return f"No setting worked: {self.trials[0].error}"
         if now is None:
-            fastest = f"the fastest of {others + 1} settings; {self.used} did not work"
-            return f"{best.setting}: {best} a step, {fastest}"
-        clear = "the other one is not" if others == 1 else f"none of {others} others is"
+            return f"{best.setting}: {best} a step, the fastest of {count} settings; {self.used} did not work"
         if best is now:
-            return f"Stay with {best.setting}: {now} a step, and {clear} clearly faster"
+            return (
+                f"Stay with {best.setting}: {now} a step, and none of the others is clearly faster (of {count} tried)"
+            )
         gain = 100 * (1 - best.median / now.median)
         return f"{best.setting}: {best} a step instead of {now} with {now.setting}, {gain:.0f} % less"
 
@@ -152,7 +149,7 @@ def measure(
         raise ConfigError("These settings cannot be measured", got=f"workers={workers}, threads={threads}", need=need)
     trials = [Trial(setting) for setting in dict.fromkeys([used, *tried])]
     plan, done = turns * len(trials), 0
-    measured = TuningResult(trials, used, turns)
+    measured = TuningResult(trials, used)
 
     def take(those: Sequence[Trial]) -> None:
         nonlocal done

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import sys
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,28 +55,11 @@ class Death:
     samples: int
 
 
-class RunQueue:
-    """How long the thread that opened this was runnable without a core (proc(5), schedstat)."""
-
-    def __init__(self) -> None:
-        self._file: int | None = None
-        with contextlib.suppress(OSError):
-            path = f"/proc/self/task/{threading.get_native_id()}/schedstat"
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def seconds(self) -> float:
-        """Return the seconds without a core so far, 0 where they are unknown."""
-        try:
-            return int(os.pread(self._file, 80, 0).split()[1]) / 1e9 if self._file is not None else 0.0
-        except (OSError, ValueError, IndexError):
-            return 0.0
-
-    def close(self) -> None:
-        """Close the file; from then on there are no figures."""
-        file, self._file = self._file, None
-        if file is not None:
-            with contextlib.suppress(OSError):
-                os.close(file)
+def seconds_without_core() -> float:
+    """Return how long this thread has been runnable without a core (proc(5), schedstat), 0 where that is unknown."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat", "rb") as file:
+        return int(file.read().split()[1]) / 1e9
+    return 0.0
 
 
 class WorkerLog:
@@ -91,7 +73,6 @@ class WorkerLog:
         self.count, self.last_look, self.next_full = 0, 0.0, 0.0
         self.own_seconds = 0.0  # seconds that the timing itself took
         self.group: list[Any] = []  # samples that wait for a line
-        self.run_queue = RunQueue()
         self.write(["begin", worker, time.monotonic()])
         self.look()
 
@@ -121,13 +102,13 @@ class WorkerLog:
         self.last_look = now = time.monotonic()
         if not self.folder.is_dir():
             return self.close()
-        memory = [host_memory.resident(), 0, 0]
+        memory = [host_memory.resident(), 0]
         if now >= self.next_full:
             use = process_memory.of_process(self.pid)
             if use is not None and use["private"] is not None:
-                memory = [use["rss"], use["pss"] or 0, use["private"]]
+                memory = [use["rss"], use["private"]]
             self.next_full = now + max(1.0, (time.monotonic() - now) / PSS_SHARE)
-        self.write(["look", now, *memory, self.run_queue.seconds(), *threads()])
+        self.write(["look", now, *memory, seconds_without_core(), _threads()])
 
     def write(self, line: list[Any]) -> None:
         """Append a line; a full disk ends the log, not the training."""
@@ -145,7 +126,15 @@ class WorkerLog:
         if lines is not None:
             with contextlib.suppress(OSError):
                 os.close(lines)
-        self.run_queue.close()
+
+
+def _threads() -> int:
+    """Return how many threads torch or OpenCV, whichever uses more, has in this process for one operation."""
+    counts = [1]
+    with contextlib.suppress(Exception):  # half imported, or another module of that name
+        for name, function in (("torch", "get_num_threads"), ("cv2", "getNumThreads")):
+            counts += [getattr(sys.modules[name], function)()] if name in sys.modules else []
+    return max(counts)
 
 
 @dataclass
@@ -154,24 +143,27 @@ class Sample:
 
     worker: int
     began: float
-    seconds: float
+    all_seconds: float
     cpu: float
     index: str
     name: str
     of: int = 1
 
+    @property
+    def seconds(self) -> float:
+        """Seconds of one sample."""
+        return self.all_seconds / self.of
+
 
 @dataclass
 class Look:
-    """A process at one moment: memory in bytes (pss and private 0 where not read), seconds without a core, threads."""
+    """A process at one moment: memory in bytes (private 0 where not read), seconds without a core, threads."""
 
     time: float
     rss: int
-    pss: int = 0
     private: int = 0
     delay: float = 0.0
-    torch_threads: int = 1
-    cv2_threads: int = 0
+    threads: int = 1
 
 
 @dataclass
@@ -193,24 +185,40 @@ class Log:
     failed: str = ""  # the sample that could not be loaded
     marks: list[str] = field(default_factory=list)  # what the first items of its stream hold, as digests
 
+    @property
+    def threads(self) -> int:
+        """The most threads that it used for one operation."""
+        return max((look.threads for look in self.looks), default=1)
+
+    @property
+    def busy(self) -> float | None:
+        """The share of its life in samples and batches, 0 to 1."""
+        life = max(self.last - self.began, 1e-9)
+        return min(1.0, (self.seconds + self.collating) / life) if self.count else None
+
+    @property
+    def without_core(self) -> float | None:
+        """The share of its life in which it could have run and had no core."""
+        life = self.looks[-1].time - self.looks[0].time if self.looks else 0.0
+        return (self.looks[-1].delay - self.looks[0].delay) / life if life else None
+
     def add(self, kind: str, *figures: Any) -> None:
         """Take a line as `WorkerLog` writes it; raises ValueError, TypeError or IndexError for a torn one."""
-        if kind == "begin":
-            self.worker, self.began = int(figures[0]), float(figures[1])
-            self.last = self.began
-        elif kind == "samples":
-            slowest, seconds, cpu, count = figures
-            self.samples.append(Sample(self.worker, *slowest))
-            self.seconds, self.cpu, self.count = self.seconds + seconds, self.cpu + cpu, self.count + count
-            self.last = max(self.last, slowest[0] + slowest[1])
-        elif kind == "look":
-            self.looks.append(Look(*figures))
-        elif kind == "mark":
-            self.marks.append(str(figures[0]))
-        elif kind == "collate":
-            self.batches, self.collating = self.batches + 1, self.collating + figures[0]
-        elif kind == "failed":
-            self.failed = str(figures[0])
+        match kind, figures:
+            case "begin", (worker, began):
+                self.worker, self.began, self.last = int(worker), float(began), float(began)
+            case "samples", (slowest, seconds, cpu, count):
+                self.samples.append(Sample(self.worker, *slowest))
+                self.seconds, self.cpu, self.count = self.seconds + seconds, self.cpu + cpu, self.count + count
+                self.last = max(self.last, slowest[0] + slowest[1])
+            case "look", _:
+                self.looks.append(Look(*figures))
+            case "mark", (mark,):
+                self.marks.append(str(mark))
+            case "collate", (seconds,):
+                self.batches, self.collating = self.batches + 1, self.collating + seconds
+            case "failed", (sample,):
+                self.failed = str(sample)
 
 
 def read_logs(folder: Path) -> list[Log]:
@@ -228,11 +236,3 @@ def read_logs(folder: Path) -> list[Log]:
             log.last = max(log.last, float(beat["time"]))
         logs.append(log)
     return sorted(logs, key=lambda log: (log.worker, log.began))
-
-
-def threads() -> tuple[int, int]:
-    """Return how many threads torch and OpenCV use in this process for one operation; 0 where they are not loaded."""
-    torch, cv2 = sys.modules.get("torch"), sys.modules.get("cv2")
-    with contextlib.suppress(Exception):  # half imported, or another module of that name
-        return torch.get_num_threads() if torch else 0, cv2.getNumThreads() if cv2 else 0
-    return 0, 0

@@ -20,11 +20,8 @@ and `watch.table()` says so. The same is true for code that calls `module.forwar
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -34,11 +31,10 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from ocrlab.debug.instruments import cuda_sticky_errors
-from ocrlab.debug.instruments.call_hook import CallHook
+from ocrlab.debug.instruments.call_hook import CallHook, ThreadStack
 from ocrlab.debug.instruments.compiled_modules import is_compiled
 from ocrlab.debug.instruments.layers import module_selection, table
 from ocrlab.debug.instruments.layers.statistics import StatisticsStore, StepClock
-from ocrlab.debug.instruments.layers.step_counter import StepCounter, in_backward
 from ocrlab.debug.instruments.layers.table import INPUT, OUTPUT, Call, FirstNonFinite, Row
 from ocrlab.debug.instruments.tensor_tree import tensors
 from ocrlab.errors import ConfigError
@@ -85,29 +81,39 @@ class LayerWatch:
         self._end_reason = ""  # why an error of the program ended it early
         self.unfinished: tuple[str, ...] = ()  # modules that an exception left, the outermost first
         self._store = StatisticsStore()
-        self._steps = StepCounter(weakref.ref(model), every, self._end_step, self._begin_step, self._join_steps)
+        self._model, self._every, self._backward = weakref.ref(model), every, backward
         self._named = [(module.name, weakref.ref(module.module)) for module in named]
-        self._backward = backward
         self._compiled = is_compiled(model)
         self._jit = module_selection.jit_module_names(model)
         self._handles: list[Any] = []
-        self._local = threading.local()  # DataParallel calls replicas of the same modules in threads
+        self._stack = ThreadStack()  # of (module, call)
         self._stance: Any = None
-        self._live = False
+        self._live = False  # statistics are taken in this step
         self._blind = False  # the optimiser made a watched step, and no module was called in it
+        self._number = 0  # of the step
+        self._micro = 0  # calls of the model since the watch began
+        self._counted = False  # steps are counted by an optimiser or by hand; else each call of the opener is a step
+        self._trains = False  # there was a call with gradients
+        self._opener: object = None  # the first module that was called
+        self._leader: weakref.ref[Optimizer] | None = None  # the first optimiser with parameters of the model
+        self._foreign: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
     def __enter__(self) -> LayerWatch:
         """Put the hooks on; raises ConfigError where they are on already or the model is gone."""
-        model = self._steps.model()
+        model = self._model()
         if self._handles or model is None:
             what = "This watch is open already" if self._handles else "The model that was to be watched is gone"
             raise ConfigError(what, do="Call watch_layers again for another one")
         watched = [(name, module) for name, ref in self._named if (module := ref()) is not None]
+        inner = module_selection.unwrap(model)
+        if all(module is not inner for _, module in watched):
+            watched.append(("", inner))  # only to count its calls
         for name, module in watched:
-            self._hook(module, name)
-        if all(module is not module_selection.unwrap(model) for _, module in watched):
-            self._hook(module_selection.unwrap(model), "")  # only to count its calls
-        self._handles.append(register_optimizer_step_post_hook(self._on_optimizer))
+            who = (name, type(module).__name__)
+            enter, leave = self._guarded(self._enter, who), self._guarded(self._leave, who)
+            self._handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+            self._handles += [module.register_forward_hook(leave)] if name else []
+        self._handles.append(register_optimizer_step_post_hook(self._guarded(self._count_optimizer_step)))
         self._begin_step()
         if self._compiled:
             print("ocrlab: the model is compiled; inspected steps run eagerly", file=sys.stderr)
@@ -120,19 +126,21 @@ class LayerWatch:
         self._handles.clear()
         self._live = False
         self._compile_again()
-        stack = self._stack()
+        stack = self._stack.entered
         self.unfinished = tuple(call.module for _, call in stack if call.phase != "recompute") if error else ()
         stack.clear()
         if cuda_sticky_errors.is_cuda_error(error):
             self._end_reason = "a CUDA error ended the block, after which no device may be asked"
             self._store.lose()
-        self._guarded(self._store.flush)
+        with self._guard():
+            self._store.flush()
         if self._blind and not self._store.rows and error is None and not self.fault:
             print(f"ocrlab: {self.note()}", file=sys.stderr)  # else an empty table would read as a clean one
 
     def step(self) -> None:
         """End this step by hand, where no torch optimiser does; from then on only this counts steps, and optimisers."""
-        self._guarded(self._steps.end_by_hand)
+        with self._guard():
+            self._end_counted_step()
 
     @property
     def fault(self) -> str:
@@ -188,54 +196,103 @@ class LayerWatch:
 
     def _read(self) -> list[Row]:
         """Return all rows with their figures; waits for what is on its way."""
-        self._guarded(lambda: self._store.flush(end=False))
-        self._guarded(lambda: self._store.read(wait=True))
+        with self._guard():
+            self._store.flush(end=False)
+            self._store.read(wait=True)
         return self._store.rows
 
-    def _hook(self, module: nn.Module, name: str) -> None:
-        who = _Watched(name, type(module).__name__)
-        enter = CallHook(partial(self._on_enter, who))
-        self._handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
-        if name:
-            self._handles.append(module.register_forward_hook(CallHook(partial(self._on_leave, who))))
+    def _guarded(self, method: Callable[..., None], *bound: Any) -> CallHook:
+        """Return a hook that calls a method, and ends the watch in place of the program if that fails."""
 
-    def _on_enter(self, who: _Watched, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not torch.compiler.is_compiling():  # nothing in the graph, and no break in it
-            try:
-                self._enter(who, module, args, kwargs)
-            except Exception as error:
-                self._guard.handle(error)
+        def hook(*args: Any) -> None:
+            if not torch.compiler.is_compiling():  # nothing in the graph, and no break in it
+                try:
+                    method(*bound, *args)
+                except Exception as error:
+                    self._guard.handle(error)
 
-    def _on_leave(self, who: _Watched, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
-        if not torch.compiler.is_compiling():
-            try:
-                self._leave(who, output)
-            except Exception as error:
-                self._guard.handle(error)
+        return CallHook(hook)
 
-    def _enter(self, who: _Watched, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._steps.count_call(who)
-        if not self._live or not who.name or self._capturing():
+    # The number of the step: counted by its optimiser, else by calls of the model, else by hand
+
+    def _count_call(self, who: object) -> None:
+        if self._opener is None:
+            self._opener = who
+        elif who is self._opener and not in_backward():
+            self._micro += 1
+            if not self._counted:
+                self._end_step()
+        if not self._counted and not self._trains and torch.is_grad_enabled():
+            self._trains, self._number = True, 0  # what came before, like a trial of the validation, was not a step
+            self._begin_step()
+
+    def _count_optimizer_step(self, optimizer: Optimizer, *_: Any) -> None:
+        leader, model = self._leader() if self._leader else None, self._model()
+        if leader is None and model is not None and optimizer not in self._foreign:
+            ids = {id(parameter) for parameter in model.parameters()}
+            if any(id(p) in ids for group in optimizer.param_groups for p in group["params"]):
+                leader, self._leader = optimizer, weakref.ref(optimizer)
+            else:
+                self._foreign.add(optimizer)
+        if leader is optimizer and not self.fault:
+            self._end_counted_step()
+
+    def _end_counted_step(self) -> None:
+        if not self._counted:  # calls taken for steps so far were micro-batches of this one
+            self._counted, self._number = True, 0
+            for row in self._store.rows:
+                row.call.step = 0
+        self._end_step()
+
+    def _end_step(self) -> None:
+        """End a step: its figures begin to travel."""
+        if self._live:
+            self._blind = self._blind or (self._leader is not None and not self._store.rows)
+            self._store.flush()
+        self._stack.entered.clear()
+        self._number += 1
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        """Begin a step, which is watched or passes."""
+        self._live = self._number % self._every == 0 and not self.fault
+        if self._live:
+            self._store.read(wait=False)
+            model = self._model()
+            first = next(iter(()) if model is None else model.parameters(), None)  # a compiled model has no truth value
+            self._store.clock = StepClock(first is not None and first.is_cuda)
+            if self._compiled and self._stance is None:
+                self._stance = torch.compiler.set_stance("force_eager")
+        elif self._counted:  # else the next call would not count
+            self._compile_again()
+
+    def _compile_again(self) -> None:
+        if self._stance is not None:
+            self._stance.__exit__(None, None, None)
+            self._stance = None
+
+    # What a module computes
+
+    def _enter(self, who: tuple[str, str], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._count_call(who)
+        if not self._live or not who[0] or self._capturing():
             return
-        store, steps = self._store, self._steps
-        clock = store.clock
+        store, clock, model = self._store, self._store.clock, self._model()
         begin = clock.mark()
-        model = steps.model()
         root = None if model is None else module_selection.unwrap(model)
         phase = "recompute" if in_backward() else "forward" if root is None or root.training else "eval"
-        is_root = module is root
         first = bool(getattr(module, "batch_first", True))
-        call = Call(who.name, who.kind, is_root, steps.number, steps.micro, phase, store.next(), first)
+        call = Call(*who, module is root, self._number, self._micro, phase, next(store.order), first)
         store.calls.append(call)
         for path, tensor in _arguments(args, kwargs):
             store.add(call, INPUT, path, tensor, self._gradient if self._backward else None)
         store.weights(call, module)
-        self._stack().append((who, call))
+        self._stack.entered.append((who, call))
         call.allocated = clock.memory()
         call.begin, call.own = clock.done(begin), (len(clock.own), 0)
 
-    def _leave(self, who: _Watched, output: Any) -> None:
-        stack = self._stack()
+    def _leave(self, who: tuple[str, str], _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+        stack = self._stack.entered
         if not self._live or all(entered is not who for entered, _ in stack):
             return
         clock = self._store.clock
@@ -252,68 +309,21 @@ class LayerWatch:
 
     def _gradient(self, roles: list[tuple[Call, str, str]], gradient: Tensor) -> None:
         if not self.fault and self._handles and gradient is not None and not self._capturing():
-            self._guarded(lambda: self._store.gradient(roles, gradient))
-
-    def _end_step(self) -> None:
-        """End a step: its figures begin to travel."""
-        if self._live:
-            self._blind = self._blind or (self._steps.has_optimizer and not self._store.rows)
-            self._store.flush()
-        self._stack().clear()
-
-    def _begin_step(self) -> None:
-        """Begin a step, which is watched or passes."""
-        live = self._steps.is_watched and not self.fault
-        if live:
-            self._store.read(wait=False)
-            model = self._steps.model()
-            first = next(iter(()) if model is None else model.parameters(), None)  # a compiled model has no truth value
-            self._store.clock = StepClock(first is not None and first.is_cuda)
-        self._live = live
-        if not live and self._steps.counted:  # else the next call would not count
-            self._compile_again()
-        elif live and self._compiled and self._stance is None:
-            self._stance = torch.compiler.set_stance("force_eager")
-
-    def _on_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
-        if not torch.compiler.is_compiling() and not self.fault:
-            self._guarded(lambda: self._steps.count_optimizer_step(optimizer))
-
-    def _join_steps(self) -> None:
-        for row in self._store.rows:
-            row.call.step = 0
-
-    def _compile_again(self) -> None:
-        if self._stance is not None:
-            self._stance.__exit__(None, None, None)
-            self._stance = None
-
-    def _stack(self) -> list[tuple[_Watched, Call]]:
-        """Return the calls of this thread that were entered and not left."""
-        if not hasattr(self._local, "stack"):
-            self._local.stack = []
-        stack: list[tuple[_Watched, Call]] = self._local.stack
-        return stack
+            with self._guard():
+                self._store.gradient(roles, gradient)
 
     def _capturing(self) -> bool:
         """Return whether a CUDA graph is being recorded: our work would become part of each of its replays."""
         return self._store.clock.cuda and torch.cuda.is_current_stream_capturing()
-
-    def _guarded(self, act: Callable[[], object]) -> None:
-        with self._guard():
-            act()
 
     def _stop(self, error: BaseException) -> None:
         self._live = False
         self._store.lose() if cuda_sticky_errors.is_cuda_error(error) else self._store.forget()
 
 
-@dataclass(eq=False)
-class _Watched:
-    """A module by its name and class; "" is the model itself, whose calls are only counted."""
-
-    name: str
-    kind: str
+def in_backward() -> bool:
+    """Return whether this thread is inside of a backward pass: a forward there is one that checkpointing repeats."""
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:

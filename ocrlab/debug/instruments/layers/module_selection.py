@@ -31,38 +31,39 @@ def callable_modules(model: nn.Module) -> list[NamedModule]:
 
     Of a wrapper and what it wraps, which share a name, only the inner one is there: it does the work.
     """
+    inner = {
+        name or f"({type(unwrap(module)).__name__})": module for name, module in _walk(model) if is_callable(module)
+    }
     names: dict[int, list[str]] = {}
-    inner: dict[str, nn.Module] = {}
-    for name, module in _walk(model, "", frozenset()):
-        if is_callable(module):
-            inner[name or f"({type(unwrap(module)).__name__})"] = module
     for name, module in inner.items():
         names.setdefault(id(module), []).append(name)
-    named = [(name, module, names[id(module)]) for name, module in inner.items()]
-    return [NamedModule(name, module, tuple(aliases[1:])) for name, module, aliases in named if name == aliases[0]]
+    return [NamedModule(first, inner[first], tuple(also)) for first, *also in names.values()]
 
 
-def _walk(module: nn.Module, name: str, above: frozenset[int]) -> Iterator[tuple[str, nn.Module]]:
+def _walk(module: nn.Module, name: str = "", above: frozenset[int] = frozenset()) -> Iterator[tuple[str, nn.Module]]:
     """Yield every module with its name, those that are shared under each of their names, parents first."""
     yield name, module
     for part, child in module.named_children() if is_jit(module) else module._modules.items():
         if child is not None and id(child) not in above:  # one that holds itself would never end
-            hidden = part in INSIDE or (part == "module" and type(module).__name__ in WRAPPERS)
-            yield from _walk(child, name if hidden else f"{name}.{part}".lstrip("."), above | {id(module)})
+            below = name if _is_wrapped(module, part) else f"{name}.{part}".lstrip(".")
+            yield from _walk(child, below, above | {id(module)})
+
+
+def _is_wrapped(module: nn.Module, part: str) -> bool:
+    """Return whether a module is one of torch's wrappers around a part of it."""
+    return part in INSIDE or (part == "module" and type(module).__name__ in WRAPPERS)
 
 
 def jit_module_names(model: nn.Module) -> list[str]:
     """Return the names of the outermost parts of a model that come from torch.jit, whose insides run no hooks."""
-    jit_names = [name for name, module in _walk(model, "", frozenset()) if is_jit(module)]
+    jit_names = [name for name, module in _walk(model) if is_jit(module)]
     return [name for name in jit_names if not any(name.startswith(f"{other}.") for other in jit_names)]
 
 
 def unwrap(module: nn.Module) -> nn.Module:
     """Return what is inside of torch's wrappers."""
-    for part, child in () if is_jit(module) else module._modules.items():
-        if child is not None and (part in INSIDE or (part == "module" and type(module).__name__ in WRAPPERS)):
-            return unwrap(child)
-    return module
+    parts = () if is_jit(module) else module._modules.items()
+    return next((unwrap(child) for part, child in parts if child is not None and _is_wrapped(module, part)), module)
 
 
 def is_callable(module: nn.Module) -> bool:
@@ -89,23 +90,22 @@ def select_modules(model: nn.Module, wanted: Wanted) -> list[NamedModule]:
 
 
 def _matching_modules(model: nn.Module, modules: list[NamedModule], wanted: Wanted) -> list[NamedModule]:
-    if isinstance(wanted, str):
-        return _by_name(model, modules, wanted) if wanted else _matching_modules(model, modules, unwrap(model))
-    if isinstance(wanted, nn.Module):
-        matches = [named for named in modules if named.module is unwrap(wanted) or named.module is wanted]
-        return matches or _raise_unknown(
-            f"This {type(wanted).__name__} is not a module of the model", model, modules, ""
-        )
-    if isinstance(wanted, type):
+    if isinstance(wanted, str) and wanted:
+        return _by_name(model, modules, wanted)
+    if isinstance(wanted, str | nn.Module):
+        module = unwrap(wanted if isinstance(wanted, nn.Module) else model)
+        matches = [named for named in modules if named.module is module or named.module is wanted]
+        what = f"This {type(wanted).__name__} is not a module of the model"
+    elif isinstance(wanted, type):
         matches = [named for named in modules if isinstance(named.module, wanted)]
-        return matches or _raise_unknown(f"The model has no {wanted.__name__} that is called", model, modules, "")
-    if isinstance(wanted, Iterable) and not isinstance(wanted, bytes):
-        several = list(wanted)
-        if several:
-            return [named for item in several for named in _matching_modules(model, modules, item)]
-        wanted = several  # a list that came out empty would watch nothing, in silence
-    need = "a name, a glob, a module, a class of modules, or several of them"
-    raise ConfigError("No modules are selected", got=repr(wanted), need=need)
+        what = f"The model has no {wanted.__name__} that is called"
+    else:
+        several = list(wanted) if isinstance(wanted, Iterable) and not isinstance(wanted, bytes) else []
+        if not several:  # a list that came out empty would watch nothing, in silence
+            need = "a name, a glob, a module, a class of modules, or several of them"
+            raise ConfigError("No modules are selected", got=repr(wanted), need=need)
+        return [named for item in several for named in _matching_modules(model, modules, item)]
+    return matches or _raise_unknown(what, model, modules, "")
 
 
 def _by_name(model: nn.Module, modules: list[NamedModule], pattern: str) -> list[NamedModule]:
@@ -113,8 +113,7 @@ def _by_name(model: nn.Module, modules: list[NamedModule], pattern: str) -> list
         matches = [named for named in modules if any(fnmatchcase(name, glob) for name in (named.name, *named.also))]
         if matches:
             return matches
-    silent = [name for name, module in _walk(model, "", frozenset()) if name == pattern and not is_callable(module)]
-    if silent:
+    if pattern in {name for name, module in _walk(model) if not is_callable(module)}:
         do = f"Write {pattern}.* for what is in it"
         raise ConfigError(f"{pattern} has no forward of its own, so it cannot be watched", do=do)
     return _raise_unknown(f"No module is called {pattern}", model, modules, pattern)
@@ -126,9 +125,6 @@ def _raise_unknown(what: str, model: nn.Module, modules: list[NamedModule], patt
     last = pattern.rpartition(".")[2].strip("*[]?")
     near = get_close_matches(pattern, names, n=3, cutoff=0.5)
     near += [name for name in names if last and last in name.rpartition(".")[2]][:3]
-    nearest_names = ", ".join(dict.fromkeys(near)) or ", ".join(names[1:7])
-    root = type(unwrap(model)).__name__
-    nearest = f"The nearest are {nearest_names}; " if nearest_names else ""
-    raise ConfigError(
-        f"{what} ({root}, {len(modules)} module{'s' if len(modules) > 1 else ''})", do=f'{nearest}"*" is every module'
-    )
+    nearest = ", ".join(dict.fromkeys(near)) or ", ".join(names[1:7])
+    do = "; ".join(filter(None, [nearest and f"The nearest are {nearest}", '"*" is every module']))
+    raise ConfigError(f"{what} ({type(unwrap(model)).__name__}, {len(modules)} modules)", do=do)

@@ -42,15 +42,14 @@ def plot_layers(names: Sequence[str], rows: Sequence[Row], first: FirstNonFinite
     import matplotlib
     from matplotlib.figure import Figure
 
-    rows = [row for row in rows if row.slot.figures is not None]
     with matplotlib.rc_context(STYLE | {"axes.titlesize": 10.5}):
         figure = Figure(figsize=(9.0, 3.6), layout="constrained")
-        panels = figure.subplots(1, 2)
-        draw = _plot_over_steps if len(names) <= FEW else _plot_along_modules
-        sentences = [
-            draw(axes, names, [row for row in rows if row.what == what], what.replace("output", "the output"))
-            for axes, what in zip(panels, (OUTPUT, GRADIENT[OUTPUT]), strict=True)
-        ]
+        sentences = []
+        for axes, what in zip(figure.subplots(1, 2), (OUTPUT, GRADIENT[OUTPUT]), strict=True):
+            draw = _plot_over_steps if len(names) <= FEW else _plot_along_modules
+            some = [row for row in rows if row.what == what and row.slot.figures is not None]
+            axes.set_ylabel("standard deviation")
+            sentences.append(draw(axes, names, some, what.replace("output", "the output")))
         if first is not None:
             sample = f", sample {first.sample}" if first.sample is not None else ""
             title = (
@@ -62,22 +61,19 @@ def plot_layers(names: Sequence[str], rows: Sequence[Row], first: FirstNonFinite
 
 
 def _plot_over_steps(axes: Axes, names: Sequence[str], rows: Sequence[Row], what: str) -> str:
-    """Draw one curve a module: the deviation over the steps."""
+    """Draw one curve a module, the deviation over the steps, and a line at each step in which it is lost."""
     axes.set_xlabel("step")
-    axes.set_ylabel("standard deviation")
-    values, curves = [], 0
+    values: list[float] = []
     for name, colour in zip(names, COLOURS, strict=False):
         by_step = {row.call.step: _deviation(row) for row in rows if row.call.module == name}
         points = [(step, value) for step, value in sorted(by_step.items()) if math.isfinite(value)]
-        lost = sorted(step for step, value in by_step.items() if not math.isfinite(value))
         if points:
             marker = "o" if len(points) < 4 else ""
             axes.plot(*zip(*points, strict=True), color=colour, label=name, linewidth=1.8, marker=marker, markersize=4)
-            curves += 1
-            values += [value for _, value in points]
-        for step in lost:
+        for step in by_step.keys() - dict(points).keys():
             axes.axvline(step, color=BAD, linewidth=1, linestyle=(0, (4, 3)))
-    return _finish_axes(axes, what, values, curves > 1, f"over the steps of {', '.join(names)}")
+        values += dict(points).values()
+    return _finish_axes(axes, what, values, len(names) > 1, f"over the steps of {', '.join(names)}")
 
 
 def _plot_along_modules(axes: Axes, names: Sequence[str], rows: Sequence[Row], what: str) -> str:
@@ -86,28 +82,26 @@ def _plot_along_modules(axes: Axes, names: Sequence[str], rows: Sequence[Row], w
     The lowest and the highest are named.
     """
     axes.set_xlabel("module, in the order in which it computes")
-    axes.set_ylabel("standard deviation")
     newest = {row.call.module: row for row in rows}
     last = sorted(newest.values(), key=lambda row: row.call.order)
-    values = [(place, _deviation(row)) for place, row in enumerate(last)]
-    good = [(place, value) for place, value in values if math.isfinite(value)]
-    bad = [place for place, value in values if not math.isfinite(value)]
+    values = {place: _deviation(row) for place, row in enumerate(last)}
+    good = [(place, value) for place, value in values.items() if math.isfinite(value)]
+    bad = [place for place, value in values.items() if not math.isfinite(value)]
     if good:
         axes.plot(*zip(*good, strict=True), color=COLOURS[0], linewidth=0.8, marker="o", markersize=3.5)
-    style: dict[str, Any]
     if bad:
-        style = {"color": BAD, "markersize": 5, "transform": axes.get_xaxis_transform()}
-        axes.plot(bad, [0.04] * len(bad), "x", label="NaN or Inf only", **style)
+        low = axes.get_xaxis_transform()
+        axes.plot(bad, [0.04] * len(bad), "x", label="NaN or Inf only", color=BAD, markersize=5, transform=low)
     figures = [value for _, value in good]
     sentence = _finish_axes(axes, what, figures, bool(bad), f"along {len(last)} modules")
-    ends = [min(good, key=itemgetter(1)), max(good, key=itemgetter(1))] if len(set(figures)) > 1 else []
-    for point, offset in zip(ends, (-9, 9), strict=False):
-        half = "left" if point[0] < len(last) / 2 else "right"
-        style = {"color": INK, "fontsize": 8, "ha": half, "va": "center", "annotation_clip": False}
-        axes.annotate(last[point[0]].call.module, point, (0, offset), textcoords="offset points", **style)
     axes.margins(y=0.12)
-    named = zip(("lowest", "highest"), ends, strict=False)
-    return ", ".join([sentence, *(f"{side} in {last[place].call.module}" for side, (place, _) in named)])
+    for end, side, offset in ((min, "lowest", -9), (max, "highest", 9)) if len(set(figures)) > 1 else ():
+        place, value = end(good, key=itemgetter(1))
+        name = last[place].call.module
+        style: Any = {"color": INK, "fontsize": 8, "ha": "left" if place < len(last) / 2 else "right", "va": "center"}
+        axes.annotate(name, (place, value), (0, offset), textcoords="offset points", annotation_clip=False, **style)
+        sentence += f", {side} in {name}"
+    return sentence
 
 
 def _finish_axes(axes: Axes, what: str, values: Sequence[float], legend: bool, where: str) -> str:
@@ -124,7 +118,7 @@ def _finish_axes(axes: Axes, what: str, values: Sequence[float], legend: bool, w
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     span = f"{low:.2g} to {high:.2g}" if high > low else f"{high:.2g}"
     axes.set_title(f"{what[:1].upper()}{what[1:]}: {span}")
-    return f"Standard deviation of {what} {where}: {low:.3g} to {high:.3g}"
+    return f"Standard deviation of {what} {where}: {span}"
 
 
 def _deviation(row: Row) -> float:

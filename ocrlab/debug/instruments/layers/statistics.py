@@ -6,6 +6,7 @@ between two marks, is known too and left out of the time of the modules around i
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 import weakref
@@ -50,10 +51,12 @@ class StepClock:
         return end
 
     def ms(self, begin: Mark, end: Mark, first: int, last: int) -> float | None:
-        """Return the milliseconds between two marks without `own[first:last]`, None where they are of two GPUs.
+        """Return the milliseconds between two marks without `own[first:last]`, None for a missing one or of two GPUs.
 
         On a GPU both must have passed.
         """
+        if begin is None or end is None:
+            return None
         try:
             inside = sum(self._between(*pair) for pair in self.own[first:last])
             return max(0.0, self._between(begin, end) - inside)
@@ -82,15 +85,14 @@ class _TensorRecord:
 
 @dataclass
 class _Transfer:
-    """Figures on their way from one device: vectors of slots, then sums of weights; and the times of calls."""
+    """Figures on their way from one device, or the times of calls."""
 
-    slots: list[Slot]
-    weights: list[Row]
+    taken: list[tuple[Slot, Row | None]]
     calls: list[Call]
     clock: StepClock
     numbers: Tensor
     arrived: torch.cuda.Event | None
-    last: bool  # nothing more comes of these calls
+    last: bool = False  # nothing more comes of these calls
 
 
 @dataclass
@@ -102,24 +104,18 @@ class StatisticsStore:
     first: Row | None = None  # of the rows that were dropped
     worst: dict[str, Row] = field(default_factory=dict)  # the same
     clock: StepClock = field(default_factory=StepClock)
-    order: int = 0
+    order: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # of computing, over the whole watch
     calls: list[Call] = field(default_factory=list)  # of this step
     _tensors: dict[int, _TensorRecord] = field(default_factory=dict)
     _hooks: list[Any] = field(default_factory=list)
-    _slots: list[Slot] = field(default_factory=list)
-    _weights: list[Row] = field(default_factory=list)
+    _taken: list[tuple[Slot, Row | None]] = field(default_factory=list)  # of a weight, which has a sum, with its row
     _checked_weights: set[tuple[int, int]] = field(default_factory=set)
     _sent: deque[_Transfer] = field(default_factory=deque)
-
-    def next(self) -> int:
-        """Return the next number in the order of computing."""
-        self.order += 1
-        return self.order
 
     def add(self, call: Call, what: str, path: str, tensor: Tensor, gradient: Callable[..., None] | None) -> None:
         """Take a row of a tensor that goes into a call or comes out; `gradient` is called with its gradient."""
         record = self._record(tensor)
-        self.rows.append(Row(self.next(), call, what, path, record.slot))
+        self.rows.append(Row(next(self.order), call, what, path, record.slot))
         if gradient is None or not tensor.requires_grad or not torch.is_grad_enabled():
             return
         if record.roles is None:
@@ -133,7 +129,7 @@ class StatisticsStore:
         consumers = [role for role in reversed(roles) if role[1] == INPUT]
         producers = [role for role in reversed(roles) if role[1] == OUTPUT]
         for call, what, path in (*consumers, *producers):
-            self.rows.append(Row(self.next(), call, GRADIENT[what], path, slot))
+            self.rows.append(Row(next(self.order), call, GRADIENT[what], path, slot))
         for call, *_ in consumers:
             call.back_end, call.back_own = begin, (call.back_own[0], len(self.clock.own))
         end = self.clock.done(begin)
@@ -157,9 +153,9 @@ class StatisticsStore:
                 continue
             slot = _slot_to_read(tensor, read, total) if on_device else _slot_of_values(tensor, read)
             slot.mask = slot.mask and not counts  # no statistics are a mask
-            row = Row(self.next(), call, WEIGHT, name, slot)
+            row = Row(next(self.order), call, WEIGHT, name, slot)
             if on_device:
-                self._weights.append(row)
+                self._taken.append((slot, row))
             elif row.bad:
                 self.rows.append(row)
 
@@ -179,20 +175,18 @@ class StatisticsStore:
         if read.device.type == "cpu":
             return _slot_of_values(tensor, read)
         slot = _slot_to_read(tensor, read, tensor_facts.device_figures(read))
-        self._slots.append(slot)
+        self._taken.append((slot, None))
         return slot
 
     def flush(self, end: bool = True) -> None:
         """Let what was taken travel to the host; at the end of a step forget its tensors and take its hooks off."""
-        for device in {slot.read_on for slot in (*self._slots, *(row.slot for row in self._weights))}:
-            slots = [slot for slot in self._slots if slot.read_on == device]
-            weights = [row for row in self._weights if row.slot.read_on == device]
-            numbers, arrived = _pack_vectors([*slots, *(row.slot for row in weights)])
-            self._sent.append(_Transfer(slots, weights, [], self.clock, numbers, arrived, False))
+        for device in {slot.read_on for slot, _ in self._taken}:
+            taken = [pair for pair in self._taken if pair[0].read_on == device]
+            self._sent.append(_Transfer(taken, [], self.clock, *_pack_vectors([slot for slot, _ in taken])))
         if self.calls:
             arrived = _queue_event() if self.clock.cuda else None
-            self._sent.append(_Transfer([], [], list(self.calls), self.clock, torch.empty(0), arrived, end))
-        self._slots, self._weights = [], []
+            self._sent.append(_Transfer([], list(self.calls), self.clock, torch.empty(0), arrived, end))
+        self._taken = []
         if end:
             self.forget()
 
@@ -200,7 +194,7 @@ class StatisticsStore:
         """Drop what belongs to this step alone, with what was taken and not sent."""
         for hook in self._hooks:
             hook.remove()
-        self._slots, self._weights, self.calls, self._hooks = [], [], [], []
+        self._taken, self.calls, self._hooks = [], [], []
         self._tensors.clear()
         self._checked_weights.clear()
 
@@ -232,11 +226,10 @@ class StatisticsStore:
 
 def _slot_of_values(tensor: Tensor, read: Tensor) -> Slot:
     """Return what is in a tensor that the host can read at once."""
-    slot = Slot(tensor_facts.facts(tensor), tensor_facts.figures_of(read))
-    bad = tensor_facts.first_bad(tensor) if slot.figures and slot.figures.bad else None
-    if bad and slot.figures:
-        slot.mask = _may_mask(tensor) and _is_mask(slot.figures, float(read.max()))
-        slot.index, slot.samples = bad.index, len(bad.samples)
+    slot = Slot(tensor_facts.facts(tensor), figures := tensor_facts.figures_of(read))
+    bad = tensor_facts.first_bad(tensor) if figures.bad else None
+    if bad:
+        slot.mask, slot.index = _may_mask(tensor) and _is_mask(figures, float(read.max())), bad.index
     return slot
 
 
@@ -258,11 +251,10 @@ def _is_mask(figures: Figures, high: float) -> bool:
 
 def _pack_vectors(slots: list[Slot]) -> tuple[Tensor, torch.cuda.Event | None]:
     """Return the vectors and sums of one device as one tensor that will be on the host once the event has passed."""
-    taken = [slot.vector for slot in slots if slot.vector is not None]
+    taken = [slot.vector.reshape(-1).double() for slot in slots if slot.vector is not None]
     for slot in slots:
         slot.vector = None
-    wide = torch.float32 if taken[0].device.type == "mps" else torch.float64
-    packed = torch.cat([vector.reshape(-1).to(wide) for vector in taken])
+    packed = torch.cat(taken)
     if packed.device.type != "cuda":
         return packed.cpu(), None
     numbers = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
@@ -281,20 +273,19 @@ def _queue_event() -> torch.cuda.Event:
 def _unpack_vectors(sent: _Transfer) -> Iterator[Row]:
     """Fill in what has arrived, and yield the rows of weights that are not finite."""
     with torch._C._DisableFuncTorch():  # type: ignore[no-untyped-call]  # torch 2.8 reads nothing inside of torch.func.grad
-        numbers = sent.numbers.tolist()
-    for place, slot in enumerate(sent.slots):
-        slot.figures, slot.index = tensor_facts.unpack_figures(numbers[8 * place : 8 * place + 8], *slot.read)
-        slot.mask = slot.mask and _is_mask(slot.figures, numbers[8 * place + 1])
-    for call in sent.calls:
-        if call.begin is not None and call.end is not None:
-            call.ms = sent.clock.ms(call.begin, call.end, *call.own)
-        if call.back_begin is not None and call.back_end is not None:
-            call.backward_ms = sent.clock.ms(call.back_begin, call.back_end, *call.back_own)
-        if sent.last:
-            call.begin = call.end = call.back_begin = call.back_end = None
-    for total, row in zip(numbers[8 * len(sent.slots) :], sent.weights, strict=True):
-        if not math.isfinite(total):
-            nan, slot = math.isnan(total), row.slot
+        numbers = iter(sent.numbers.tolist())
+    for slot, row in sent.taken:
+        if row is None:
+            read = list(itertools.islice(numbers, 8))
+            slot.figures, slot.index = tensor_facts.unpack_figures(read, *slot.read)
+            slot.mask = slot.mask and _is_mask(slot.figures, read[1])
+        elif not math.isfinite(total := next(numbers)):
+            nan = math.isnan(total)
             slot.mask = slot.mask and total == -math.inf
             slot.figures = Figures(*(math.nan,) * 4, 0, int(nan), int(not nan), math.prod(slot.read[0]))
             yield row
+    for call in sent.calls:
+        call.ms = sent.clock.ms(call.begin, call.end, *call.own)
+        call.backward_ms = sent.clock.ms(call.back_begin, call.back_end, *call.back_own)
+        if sent.last:
+            call.begin = call.end = call.back_begin = call.back_end = None

@@ -35,7 +35,6 @@ class Slot:
     facts: Facts
     figures: Figures | None = None
     index: tuple[int, ...] | None = None  # of the first value that is NaN or Inf
-    samples: int | None = None  # how many samples have one, where it is known
     why: str = ""  # there are no figures
     mask: bool = False  # 0 where attention may look and -Inf where not: no fault
     vector: Tensor | None = None
@@ -79,12 +78,9 @@ class Row:
     @property
     def bad(self) -> int:
         """How many values are NaN or Inf, as far as it was read; those of a mask are meant."""
-        may_be_mask = self.what == WEIGHT or (
-            self.what == INPUT and self.path not in ("", "[0]")
-        )  # not what is computed
-        if self.slot.figures is None or (self.slot.mask and may_be_mask):
-            return 0
-        return self.slot.figures.bad
+        computed = self.what != WEIGHT and (self.what != INPUT or self.path in ("", "[0]"))  # no mask of attention
+        figures = self.slot.figures if computed or not self.slot.mask else None
+        return figures.bad if figures else 0
 
 
 @dataclass(frozen=True)
@@ -100,7 +96,6 @@ class FirstNonFinite:
     phase: str
     index: tuple[int, ...] | None
     sample: int | None  # position in the batch; None for weights
-    samples: int | None  # how many samples have one, where that is known
     nan: int
     inf: int
     count: int
@@ -126,7 +121,6 @@ def first_nonfinite(rows: Iterable[Row]) -> FirstNonFinite | None:
         **{name: getattr(row, name) for name in ("what", "path")},
         index=index,
         sample=sample,
-        samples=row.slot.samples if dimension == 0 else None,
         shape=facts.shape,
         dtype=facts.dtype,
         sentence=_sentence(row, sample),
@@ -189,23 +183,21 @@ def table(names: Sequence[tuple[str, str]], rows: Sequence[Row], bad: dict[str, 
 
 def _summary(name: str, kind: str, rows: Sequence[Row], bad: Row | None) -> dict[str, Any]:
     """Return the table's row of one module."""
-    output = _newest_row(rows, OUTPUT)
-    gradient = _newest_row(rows, GRADIENT[OUTPUT])
-    calls = {id(row.call): row.call for row in rows}
-    ended = [call for call in calls.values() if call.ms is not None]  # also one that gives no tensor; no unfinished one
-    last = output.call if output else ended[-1] if ended else None
-    step = last.step if last else None
-    same = [call for call in (calls.values() if output else ended) if call.step == step and call.phase != "recompute"]
-    timed = next((call for call in reversed(calls.values()) if call.backward_ms is not None), None)
+    output, gradient = _newest_row(rows, OUTPUT), _newest_row(rows, GRADIENT[OUTPUT])
+    calls = list({id(row.call): row.call for row in rows}.values())
+    if output is None:
+        calls = [call for call in calls if call.ms is not None]  # also one that gives no tensor; no unfinished one
+    last = output.call if output else calls[-1] if calls else None
+    backward = [call.backward_ms for call in calls if call.backward_ms is not None]
     return {
         "module": name,
         "class": kind,
-        "step": step,
-        "calls": len(same),
+        "step": last.step if last else None,
+        "calls": sum(call.step == last.step and call.phase != "recompute" for call in calls) if last else 0,
         **_columns(output),
         **{f"grad_{name}": value for name, value in _columns(gradient).items() if name not in LAYOUT},
         "ms": last.ms if last else None,
-        "backward_ms": timed.backward_ms if timed else None,
+        "backward_ms": backward[-1] if backward else None,
         "output_mib": output.slot.facts.bytes / MIB if output else None,
         "allocated_mib": last.allocated / MIB if last and last.allocated is not None else None,
         "worst": f"{bad.bad} in {bad.what} {bad.path}".strip() + f", step {bad.call.step}" if bad else "",

@@ -104,21 +104,15 @@ def local_growth(code: CodeType, container: Any) -> list[Line]:
 
 def assigned(name: str, files: Iterable[str]) -> list[Line]:
     """Return the statements that set an attribute or a variable."""
-
-    def sets(statement: Statement) -> bool:
-        node = statement.node
-        return isinstance(node, ast.Assign) and any(_last(target) == name for target in node.targets)
-
-    return [match.line() for match in _find(files, sets)]
+    targets = lambda node: node.targets if isinstance(node, ast.Assign) else []  # noqa: E731
+    matches = _find(files, lambda statement: any(_last(target) == name for target in targets(statement.node)))
+    return [match.line() for match in matches]
 
 
 def calls(names: set[str], files: Iterable[str]) -> list[Line]:
     """Return the statements that call one of `names` (plt.figure -> figure)."""
-
-    def has_call(statement: Statement) -> bool:
-        return any(isinstance(part, ast.Call) and _last(part.func) in names for part in statement.parts())
-
-    return [match.line() for match in _find(files, has_call)]
+    is_call = lambda part: isinstance(part, ast.Call) and _last(part.func) in names  # noqa: E731
+    return [match.line() for match in _find(files, lambda statement: any(map(is_call, statement.parts())))]
 
 
 def _find(files: Iterable[str], matches: Callable[[Statement], bool]) -> list[Statement]:

@@ -30,7 +30,6 @@ from ocrlab.debug.instruments.leaks.object_census import (
     GRADIENTS_IN_EVALUATION,
     LENGTH,
     SEES_GRAPHS,
-    Candidate,
     Census,
     stored_tensors,
 )
@@ -93,7 +92,6 @@ class LeakWatch:
         self._source = ""  # what counts the steps: forward, optimizer, step
         self._handles: list[Any] = []
         self._started = time.perf_counter()
-        self._reported: set[str] = set()
         self._guard = InstrumentGuard("leaks.watch", self._close_census)
 
     def finding(self) -> str:
@@ -135,7 +133,7 @@ class LeakWatch:
         with self._guard():
             if self._census is not None and self._census.is_ready(self.ticks + 1, wait=3):
                 self._judge(self._census)
-            self._add(self._workers.judge(self.ticks))
+            self._add(self._workers.judge())
         self._close_census()
         self._workers.end()
 
@@ -163,7 +161,7 @@ class LeakWatch:
         if self._guard.problem:
             return
         with self._guard():
-            self._workers.tick(self.ticks)
+            self._workers.tick()
             began = time.perf_counter()
             if self._census is not None:
                 self._census.tick(self.ticks)
@@ -227,39 +225,35 @@ class LeakWatch:
             self._close_census()
         growth = self.slope().of(census.calls)
         for candidate in sorted(candidates, key=lambda candidate: -sum(candidate.bytes_by_step)):
-            holder = candidate.holder
-            if holder.text not in self._reported:
-                self._reported.add(holder.text)
-                if holder.bounded:
-                    self.notes.append(f"{holder.text} grows, but not for ever: {holder.bounded}.")
-                else:
-                    self._add([self._leak(candidate, growth)])
-        self._add(self._workers.judge(self.ticks))
+            holder, line = candidate.holder, candidate.holder.line
+            if holder.bounded:
+                note = f"{holder.text} grows, but not for ever: {holder.bounded}."
+                self.notes += [note] if note not in self.notes else []
+                continue
+            steps = [size / MIB for size in candidate.bytes_by_step]
+            origin = candidate.stack[0].partition(" ")[0] if candidate.stack else ""
+            kind = "evaluation" if candidate.evaluation and candidate.kind == "graph" else candidate.kind
+            leak = Leak(
+                kind=kind,
+                mib_per_step=sum(steps) / len(steps),
+                low=min(*steps, growth.low / MIB),
+                high=max(*steps, growth.high / MIB),
+                confidence=max(growth.confidence, SURE),
+                holder=holder.text,
+                location=str(line) if line else origin,
+                code=line.text if line else "",
+                origin=origin,
+                steps=self.ticks,
+                fix=FIXES["evaluation" if candidate.evaluation else kind],
+            )
+            self._add([leak])
+        self._add(self._workers.judge())
         self._length = min(LONGEST, 2 * self._length)  # what happens now and then needs a longer census
         self._next = self.ticks * (1 if not candidates and self._length < LONGEST else 2)
 
-    def _leak(self, candidate: Candidate, growth: Slope) -> Leak:
-        line = candidate.holder.line
-        steps = [size / MIB for size in candidate.bytes_by_step]
-        origin = candidate.stack[0].partition(" ")[0] if candidate.stack else ""
-        kind = "evaluation" if candidate.evaluation and candidate.kind == "graph" else candidate.kind
-        return Leak(
-            kind=kind,
-            mib_per_step=sum(steps) / len(steps),
-            low=min(min(steps), growth.low / MIB),
-            high=max(max(steps), growth.high / MIB),
-            confidence=max(growth.confidence, SURE),
-            holder=candidate.holder.text,
-            location=str(line) if line else origin,
-            code=line.text if line else "",
-            origin=origin,
-            steps=self.ticks,
-            fix=FIXES["evaluation" if candidate.evaluation else kind],
-        )
-
     def _add(self, leaks: Iterable[Leak]) -> None:
         for leak in leaks:
-            if (leak.kind, leak.holder) not in {(other.kind, other.holder) for other in self.leaks}:
+            if leak.holder not in {other.holder for other in self.leaks}:
                 self.leaks.append(leak)
         self.leaks.sort(key=lambda leak: -leak.mib_per_step)
 

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _python_dispatch as modes
 
-from ocrlab.debug.instruments.leaks.object_sizes import mean_bytes
-from ocrlab.debug.instruments.leaks.referrers import GROWING, Holder, HolderSearch
+from ocrlab.debug.instruments.leaks.referrers import GROWING, Holder, HolderSearch, mean_bytes
 from ocrlab.debug.instruments.memory.storage_tracker import StorageTracker
 from ocrlab.debug.instruments.memory.timeline import Block
 from ocrlab.debug.instruments.tensor_tree import nested_tensors

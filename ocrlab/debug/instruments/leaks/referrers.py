@@ -1,4 +1,4 @@
-"""What holds an object: from the object up through gc's referrers to something that has a name in the program.
+"""What holds an object, from the object up through gc's referrers to something that has a name; and how large it is.
 
 Names are those of modules, classes, instances and closures. What only a running function holds is found in the source
 of that function: the values of its variables are never read.
@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ocrlab.debug.instruments.leaks import growth_lines
 from ocrlab.debug.instruments.leaks.growth_lines import Line
-from ocrlab.debug.instruments.leaks.object_sizes import CONTAINERS
+from ocrlab.debug.instruments.memory.storage_tracker import stored_bytes
 from ocrlab.debug.instruments.user_code import INSTRUMENTS, is_own, own_frames
 
+CONTAINERS = (list, dict, set, deque, tuple, frozenset)
+MOST_ITEMS = 64  # of a container whose size is taken
 MOST_SEARCHED = 60  # objects whose referrers are looked up; each takes some milliseconds
 INSIDE = ("torch.", "_pytest", "importlib", "ocrlab.debug.instruments")
 HOOK_TABLES = ("_forward_hooks", "_backward_hooks", "_forward_pre_hooks")
@@ -48,13 +50,13 @@ class Holder:
 class HolderSearch:
     """The modules and the user's functions of one moment, in which the holders of many objects can be looked up.
 
-    `existed` returns for an id whether the object is older than the leak; None: all are. `hooked` are modules whose
+    `existed` returns for an id whether the object is older than the leak. `hooked` are modules whose
     hooks are called so, `skip` objects that belong to the search itself.
     """
 
     def __init__(
         self,
-        existed: Callable[[int], bool] | None = None,
+        existed: Callable[[int], bool] = lambda _: True,
         skip: Iterable[Any] = (),
         hooked: Iterable[nn.Module] = (),
     ) -> None:
@@ -86,21 +88,18 @@ class HolderSearch:
                 if isinstance(child, dict) and (getattr(owner, "__dict__", None) is child or _is_class(owner, child)):
                     name = _key(child, grandchild)  # its attributes, which Python made a dict of
                     grown = None if grows is child else grows
-                    if name is not None and (grows is not None or self._is_old(owner)):
+                    if name is not None and (grows is not None or self.existed(id(owner))):
                         return self._attribute_holder(owner, str(name), grown)
                     waiting.append((owner, child, grows))
                     continue
                 grown = grows
-                if grown is None and issubclass(type(owner), GROWING) and self._is_old(owner):
+                if grown is None and issubclass(type(owner), GROWING) and self.existed(id(owner)):
                     grown = owner
                 if holder := self._named_holder(owner, child, grown):
                     return holder
                 waiting.append((owner, child, grown))
             del referrers, owners
         return next(filter(None, map(self.local_holder, roots)), None)
-
-    def _is_old(self, thing: Any) -> bool:
-        return self.existed is None or self.existed(id(thing))
 
     def _is_ours(self, thing: Any) -> bool:
         if id(thing) in self.skip or thing is self.__dict__:
@@ -130,7 +129,7 @@ class HolderSearch:
         if isinstance(owner, NAMELESS) or (kind.__module__.startswith(INSIDE) and not issubclass(kind, nn.Module)):
             return None
         name = _key(getattr(owner, "__dict__", {}), child)
-        if name is None or (container is None and not self._is_old(owner)):
+        if name is None or (container is None and not self.existed(id(owner))):
             return None  # an object created with what it holds: its own holder is wanted
         return self._attribute_holder(owner, str(name), container)
 
@@ -138,12 +137,15 @@ class HolderSearch:
         closures = [thing for thing in gc.get_referrers(cell) if isinstance(thing, tuple)]
         for function in gc.get_referrers(*closures) if closures else ():
             if isinstance(function, types.FunctionType) and any(function.__closure__ is each for each in closures):
-                name = function.__code__.co_freevars[list(map(id, function.__closure__ or ())).index(id(cell))]
-                module, function_name = self.hooks.get(id(function), ""), function.__qualname__
-                text = f"`{name}`, which {'the hook ' if module else ''}{function_name}() keeps"
-                text += f" on {module}" if module else ""
-                files = (function.__code__.co_filename,)
-                return self._build(text, "hook" if module else "closure", name, container, files, function_name)
+                code, module = function.__code__, self.hooks.get(id(function))
+                name = code.co_freevars[list(map(id, function.__closure__ or ())).index(id(cell))]
+                keeps = (
+                    f"the hook {function.__qualname__}() keeps on {module}"
+                    if module
+                    else f"{function.__qualname__}() keeps"
+                )
+                kind, text = "hook" if module else "closure", f"`{name}`, which {keeps}"
+                return self._build(text, kind, name, container, (code.co_filename,), function.__qualname__)
         return None
 
     def _attribute_holder(self, owner: Any, name: str, container: Any) -> Holder:
@@ -151,9 +153,8 @@ class HolderSearch:
         if kind.__name__ == "Gcf":
             line = next(iter(growth_lines.calls(NEW_FIGURE, self.files)), None)
             return Holder("matplotlib's list of open figures", "figures", container, line)
-        text, is_hook = f"`{name}` of {kind.__qualname__}", name in HOOK_TABLES
-        files = class_files(kind)
-        return self._build(text, "hook" if is_hook else "attribute", name, container, files, kind.__qualname__)
+        text, what = f"`{name}` of {kind.__qualname__}", "hook" if name in HOOK_TABLES else "attribute"
+        return self._build(text, what, name, container, class_files(kind), kind.__qualname__)
 
     def local_holder(self, container: Any, codes: Iterable[types.CodeType] = ()) -> Holder | None:
         """Return the running function, the innermost, whose source lets a variable of its own grow as `container` can.
@@ -202,3 +203,29 @@ def _key(names: Any, child: Any) -> Any:
 def _is_class(thing: Any, names: dict[Any, Any]) -> bool:
     """Return whether a dict is that of a class, whose own `__dict__` is only a view of it."""
     return isinstance(thing, type) and names.get("__module__") == thing.__module__ and "__dict__" in names
+
+
+def object_bytes(value: Any, depth: int = 4) -> float:
+    """Return the bytes of an object with what it holds, `depth` levels deep."""
+    if isinstance(value, Tensor):
+        return stored_bytes(value)
+    size = getattr(value, "nbytes", None)
+    if isinstance(size, int):
+        return float(size)
+    if type(value).__module__.startswith("PIL.") and hasattr(value, "getbands"):
+        return float(value.size[0] * value.size[1] * len(value.getbands()))
+    if hasattr(value, "canvas") and hasattr(value.canvas, "get_width_height"):  # the manager of a matplotlib figure
+        width, height = value.canvas.get_width_height()
+        return float(width * height * 4)
+    total = float(sys.getsizeof(value, 0))
+    if depth and isinstance(value, CONTAINERS):
+        items = list(value.values() if isinstance(value, dict) else value)[:MOST_ITEMS]
+        total += mean_bytes(items, depth - 1) * len(value)
+    elif depth and hasattr(value, "__dict__") and not isinstance(value, type):
+        total += sum(object_bytes(item, depth - 1) for item in list(vars(value).values())[:MOST_ITEMS])
+    return total
+
+
+def mean_bytes(items: list[Any], depth: int = 4) -> float:
+    """Return the mean size of some objects in bytes."""
+    return sum(object_bytes(item, depth) for item in items) / max(1, len(items))

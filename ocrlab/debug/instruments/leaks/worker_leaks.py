@@ -9,7 +9,9 @@ import shutil
 import tempfile
 import threading
 import time
+from bisect import bisect_right
 from collections import defaultdict, deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,91 +19,81 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from ocrlab.debug.instruments.leaks import growth_lines
-from ocrlab.debug.instruments.leaks.growth_slope import slope, still_grows
+from ocrlab.debug.instruments.leaks.growth_slope import Slope, slope, still_grows
 from ocrlab.debug.instruments.leaks.leak_report import FIXES, MIB, SURE, Leak
-from ocrlab.debug.instruments.leaks.object_sizes import CONTAINERS, mean_bytes
-from ocrlab.debug.instruments.leaks.referrers import class_files
+from ocrlab.debug.instruments.leaks.referrers import CONTAINERS, class_files, mean_bytes
 
 PERIOD = 0.1  # seconds between two reports of a worker
 LEAST = 16 * 1024  # bytes a step
 LEVELS = 3  # of attributes below the data set
 MOST_ATTRIBUTES = 200
+MOST_STEPS = 100_000  # whose beginnings are stored
 
-Sizes = dict[str, tuple[float, tuple[str, str]]]  # of each attribute: bytes, (class, file)
-Reports = dict[int, list[tuple[float, float, list[str]]]]  # by worker: step, bytes, (class, file)
+Sizes = dict[str, tuple[float, str, str]]  # of each attribute: bytes, class, file
 
 
 class WorkerLeaks:
     """The data set in the workers of a loader, watched from the main process."""
 
     def __init__(self, loader: Any = None) -> None:
-        self.loader = loader
-        self._folder: Path | None = None
+        self.loader = loader if getattr(loader, "num_workers", 0) else None
+        self._folder = ""
         self._own_init: Any = None
-        self._steps: deque[tuple[float, int]] = deque(maxlen=8192)
+        self._began: list[float] = []  # when each step began
 
     def begin(self) -> None:
         """Let each worker of the loader that starts from now on report its sizes."""
-        if getattr(self.loader, "num_workers", 0):
-            self._folder = Path(tempfile.mkdtemp(prefix="ocrlab-workers-"))
+        if self.loader is not None:
+            self._folder = tempfile.mkdtemp(prefix="ocrlab-workers-")
             self._own_init = self.loader.worker_init_fn
-            self.loader.worker_init_fn = ReportingInit(str(self._folder), self._own_init)
+            self.loader.worker_init_fn = partial(_begin_reports, self._folder, self._own_init)
 
     def end(self) -> None:
         """Restore the loader."""
-        if self._folder is not None:
+        if self._folder:
             self.loader.worker_init_fn = self._own_init
             shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+            self._folder = ""
 
-    def tick(self, step: int) -> None:
+    def tick(self) -> None:
         """Note when a step began, so that reports of the workers can be assigned to steps."""
-        self._steps.append((time.time(), step))
+        if self._folder and len(self._began) < MOST_STEPS:
+            self._began.append(time.time())
 
-    def judge(self, step: int) -> list[Leak]:
-        """Return the attributes of the data set that grow in the workers."""
-        attributes: defaultdict[str, Reports] = defaultdict(dict)
-        for path in sorted(self._folder.glob("*.jsonl")) if self._folder else ():
+    def judge(self) -> list[Leak]:
+        """Return the attributes of the data set that grow in the workers, keep growing and have no bound."""
+        growths: defaultdict[tuple[str, str, str], list[Slope]] = defaultdict(list)  # by attribute, of each worker
+        paths = sorted(Path(self._folder).glob("*.jsonl")) if self._folder else []
+        for path in paths:
+            points: defaultdict[tuple[str, str, str], list[tuple[int, float]]] = defaultdict(list)
             for text in path.read_text(encoding="utf-8").splitlines():
                 with contextlib.suppress(ValueError):  # the last line may be half written
-                    report = json.loads(text)
-                    began = next((step for at, step in reversed(self._steps) if at <= report["time"]), 0)
-                    for name, (size, owner) in report["sizes"].items():
-                        attributes[name].setdefault(report["pid"], []).append((float(began), size, owner))
-        leaks = (self._attribute_leak(name, reports, step) for name, reports in attributes.items())
-        return [leak for leak in leaks if leak]
-
-    def _attribute_leak(self, name: str, reports: Reports, step: int) -> Leak | None:
-        """Return the leak of one attribute, over all workers, if it keeps growing and has no bound."""
-        rate, confidence, owner, file = 0.0, 0.0, "", ""
-        for entries in reports.values():
-            steps, sizes = [entry[0] for entry in entries], [entry[1] for entry in entries]
-            grown = slope(steps, sizes)
-            if grown.confidence > SURE and still_grows(steps, sizes):
-                rate, confidence, (owner, file) = rate + grown.value, max(confidence, grown.confidence), entries[-1][2]
-        lines = growth_lines.growth(name.rpartition(".")[2], [file], owner) if file else []
-        if rate < LEAST or (lines and lines[0].bounded):
-            return None
-        rate /= MIB
-        location, code = (str(lines[0]), lines[0].text) if lines else ("", "")
-        holder = f"`{name}` of {owner} in {len(reports)} loader workers"
-        fix = FIXES["worker"]
-        return Leak("worker", rate, rate, rate, confidence, holder, location, code, steps=step, fix=fix)
+                    moment, sizes = json.loads(text)
+                    for name, (size, *place) in sizes.items():
+                        points[(name, *place)].append((bisect_right(self._began, moment), size))
+            for attribute, some in points.items():
+                at, values = zip(*some, strict=True)
+                if (grown := slope(at, values)).confidence > SURE and still_grows(at, values):
+                    growths[attribute].append(grown)
+        leaks = []
+        for (name, owner, file), grown_by in growths.items():
+            rate = sum(grown.value for grown in grown_by) / MIB
+            line = next(iter(growth_lines.growth(name.rpartition(".")[2], [file], owner)), growth_lines.Line("", 0))
+            if rate * MIB >= LEAST and not line.bounded:
+                sure, steps = max(grown.confidence for grown in grown_by), len(self._began)
+                holder, place = f"`{name}` of {owner} in {len(paths)} loader workers", str(line) if line.file else ""
+                figures = (rate, rate, rate, sure)
+                leaks.append(Leak("worker", *figures, holder, place, line.text, steps=steps, fix=FIXES["worker"]))
+        return leaks
 
 
-class ReportingInit:
-    """The `worker_init_fn` of a watched loader: the program's own, then a thread that reports sizes."""
-
-    def __init__(self, folder: str, function: Any) -> None:
-        self.folder, self.function = folder, function
-
-    def __call__(self, number: int) -> None:
-        if self.function is not None:
-            self.function(number)
-        with contextlib.suppress(Exception):  # a training goes on without being watched
-            info = get_worker_info()
-            if info is not None:
-                threading.Thread(target=_report_sizes, args=(self.folder, info.dataset), daemon=True).start()
+def _begin_reports(folder: str, own_init: Any, worker: int) -> None:
+    """Begin a worker of a watched loader: the program's own `worker_init_fn`, then a thread that reports sizes."""
+    if own_init is not None:
+        own_init(worker)
+    with contextlib.suppress(Exception):  # a training goes on without being watched
+        dataset = get_worker_info().dataset  # type: ignore[union-attr]
+        threading.Thread(target=_report_sizes, args=(folder, dataset), daemon=True).start()
 
 
 def _report_sizes(folder: str, dataset: Any) -> None:
@@ -109,14 +101,13 @@ def _report_sizes(folder: str, dataset: Any) -> None:
     path, parent = Path(folder) / f"{os.getpid()}.jsonl", os.getppid()
     with contextlib.suppress(Exception):
         while os.path.isdir(folder) and os.getppid() == parent:
-            report = {"pid": os.getpid(), "time": time.time(), "sizes": container_sizes(dataset)}
             with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(report) + "\n")
+                file.write(json.dumps([time.time(), container_sizes(dataset)]) + "\n")
             time.sleep(PERIOD)
 
 
 def container_sizes(dataset: Any) -> Sizes:
-    """Return (bytes, (class, file)) of each container that a data set holds in its attributes, by name."""
+    """Return (bytes, class, file) of each container that a data set holds in its attributes, by name."""
     sizes: Sizes = {}
     waiting: deque[tuple[str, Any, int]] = deque([("", dataset, 0)])
     visited: set[int] = set()
@@ -130,7 +121,7 @@ def container_sizes(dataset: Any) -> Sizes:
             if isinstance(value, CONTAINERS):
                 items = list(value.values() if isinstance(value, dict) else value)
                 some = items[:: max(1, len(items) // 32)][:32]
-                sizes[prefix + name] = mean_bytes(some, 2) * len(items), place
+                sizes[prefix + name] = (mean_bytes(some, 2) * len(items), *place)
             elif depth < LEVELS and hasattr(value, "__dict__") and not isinstance(value, type | Tensor):
                 waiting.append((f"{prefix}{name}.", value, depth + 1))
     return sizes

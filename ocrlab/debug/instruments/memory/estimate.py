@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,16 +31,9 @@ from ocrlab.errors import ConfigError
 
 STEPS = 3  # optimiser steps: the second has the optimiser's state, the third is whole
 KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": None}
-ORDER: tuple[str, ...] = (
-    "parameters",
-    "gradients",
-    "optimiser state",
-    "averaged weights",
-    "activations",
-    "workspace",
-    "batch",
-)
-ORDER += ("validation",)
+ORDER = (
+    "parameters", "gradients", "optimiser state", "averaged weights", "activations", "workspace", "batch", "validation",
+)  # fmt: skip
 Loss = Callable[[nn.Module, Any], Tensor]
 After = Callable[[nn.Module], None]
 
@@ -80,23 +73,57 @@ def estimate(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     imagined = fake_copy(model, mode)
     mean = fake_copy(model, mode).eval().requires_grad_(False) if averaged else None
-    training = FakeTraining(imagined, loss, optimizer, KINDS[precision])
+    modules = ModuleTracker(imagined, lambda _name, _entered: None)
+    live, kind = FakeTensorTracker(modules.where), KINDS[precision]
+    stepper = optimizer([p for p in imagined.parameters() if p.requires_grad])
+    pack = lambda tensor: live.saved(tensor, modules.where()[0])  # noqa: E731
+    fake = lambda tensor: torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)  # noqa: E731
+
+    def run_after() -> None:
+        """Run what comes between two steps, and name the storages that it creates."""
+        if after is not None:
+            began = live.event
+            with torch.no_grad():
+                after(mean or imagined)
+            for block in (*live.blocks.values(), *live.dead):
+                if block.born >= began:
+                    block.kind = block.phase = "validation"
+
+    modules.attach()
     try:
-        with warnings.catch_warnings(), training.followed(mode):
+        with warnings.catch_warnings(), mode, live, torch.autograd.graph.saved_tensors_hooks(pack, unpack_saved):
             warnings.simplefilter("ignore")  # of torch about its own fake tensors
-            for part, kind in ((imagined, "parameters"), (mean, "averaged weights")):
+            for part, what in ((imagined, "parameters"), (mean, "averaged weights")):
                 for name, tensor in [*part.named_parameters(), *part.named_buffers()] if part is not None else ():
-                    training.live.classify(tensor, kind, name)
-            training.run_after(after, mean or imagined)
+                    live.classify(tensor, what, name)
+            run_after()
             for _ in range(STEPS):
                 for micro in range(min(accumulation, 2)):  # the second one finds gradients there
-                    training.accumulate(batch, drop_gradients=micro == 0)
-                training.step()
-                training.run_after(after, mean or imagined)
+                    inputs = tree_map_only(Tensor, fake, batch)
+                    for _, tensor in tensors(inputs):
+                        live.classify(tensor, "batch", "batch")
+                    with torch.autocast("cpu", kind or torch.bfloat16, enabled=kind is not None):
+                        value = loss(imagined, inputs)
+                    if micro == 0:  # as Lightning does: old gradients go between the forward pass and the backward
+                        stepper.zero_grad()
+                    value.backward()
+                modules.optimising = True
+                stepper.step()
+                modules.optimising = False
+                for name, p in imagined.named_parameters():
+                    if p.grad is not None:
+                        live.classify(p.grad, "gradients", name)
+                    for state in stepper.state.get(p, {}).values():
+                        if isinstance(state, Tensor):
+                            live.classify(state, "optimiser state", name)
+                run_after()
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        what = "The step cannot be estimated: what it does depends on values"
-        raise ConfigError(what, got=str(error), do="Measure it instead: ocrlab memory fit") from error
-    return _estimate([*training.live.blocks.values(), *training.live.dead])
+        reason = "The step cannot be estimated: what it does depends on values"
+        raise ConfigError(reason, got=str(error), do="Measure it instead: ocrlab memory fit") from error
+    finally:
+        modules.detach()
+        live.end()
+    return _estimate([*live.blocks.values(), *live.dead])
 
 
 def fake_copy(model: nn.Module, mode: FakeTensorMode | None = None) -> nn.Module:
@@ -120,68 +147,6 @@ class FakeTensorTracker(StorageTracker):
             kind = args[0].dtype
             return 1.0 if kind.is_floating_point else kind == torch.bool or 1
         return super().__torch_dispatch__(func, types, args, kwargs)
-
-
-class FakeTraining:
-    """Steps of a model of fake tensors, whose storages are followed and named."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
-        kind: torch.dtype | None,
-    ) -> None:
-        self.model, self.loss, self.kind = model, loss, kind
-        self.modules = ModuleTracker(model, lambda _name, _entered: None)
-        self.live = FakeTensorTracker(self.modules.where)
-        self.optimizer = optimizer([p for p in model.parameters() if p.requires_grad])
-
-    @contextlib.contextmanager
-    def followed(self, mode: FakeTensorMode) -> Iterator[None]:
-        """Follow the storages of the block."""
-        pack = lambda tensor: self.live.saved(tensor, self.modules.where()[0])  # noqa: E731
-        self.modules.attach()
-        try:
-            with mode, self.live, torch.autograd.graph.saved_tensors_hooks(pack, unpack_saved):
-                yield
-        finally:
-            self.modules.detach()
-            self.live.end()
-
-    def accumulate(self, batch: Any, *, drop_gradients: bool) -> None:
-        """Make one micro-batch as Lightning does: old gradients go between the forward pass and the backward."""
-        fake = lambda tensor: torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)  # noqa: E731
-        inputs = tree_map_only(Tensor, fake, batch)
-        for _, tensor in tensors(inputs):
-            self.live.classify(tensor, "batch", "batch")
-        with torch.autocast("cpu", self.kind or torch.bfloat16, enabled=self.kind is not None):
-            value = self.loss(self.model, inputs)
-        if drop_gradients:
-            self.optimizer.zero_grad()
-        value.backward()
-
-    def step(self) -> None:
-        """Make the step of the optimiser, and name its state and the gradients."""
-        self.modules.optimising = True
-        self.optimizer.step()
-        self.modules.optimising = False
-        for name, p in self.model.named_parameters():
-            if p.grad is not None:
-                self.live.classify(p.grad, "gradients", name)
-            for value in self.optimizer.state.get(p, {}).values():
-                if isinstance(value, Tensor):
-                    self.live.classify(value, "optimiser state", name)
-
-    def run_after(self, after: After | None, model: nn.Module) -> None:
-        """Run what comes between two steps, and name the storages that it creates."""
-        if after is not None:
-            began = self.live.event
-            with torch.no_grad():
-                after(model)
-            for block in (*self.live.blocks.values(), *self.live.dead):
-                if block.born >= began:
-                    block.kind = block.phase = "validation"
 
 
 def _estimate(blocks: list[Block]) -> Estimate:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
-import re
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from ocrlab.hardware.system_files import memory_fields
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-HIGH = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
 
 def resident() -> int:
@@ -26,32 +27,24 @@ def anonymous_memory() -> int:
 
 def high_water() -> int:
     """Return the most resident memory that this process ever had, in bytes."""
-    try:
-        match = HIGH.search(Path("/proc/self/status").read_text(encoding="ascii", errors="replace"))
-    except OSError:
-        return 0
-    return int(match[1]) * 1024 if match else 0
+    return memory_fields(Path("/proc/self/status")).get("VmHWM", 0)
 
 
 def malloc_in_use() -> int:
     """Return the bytes that malloc has allocated, without its own cache; 0 where it is not glibc's."""
-    return _allocated()()
+    ask = _mallinfo()
+    info = ask() if ask else None
+    return int(info.uordblks + info.hblkhd) if info else 0
 
 
 @functools.cache
-def _allocated() -> Callable[[], int]:
-    """Return a function that reads malloc's figures (mallinfo2 of glibc 2.33 and later)."""
-    try:
+def _mallinfo() -> Any:
+    """Return the function with malloc's figures (mallinfo2 of glibc 2.33 and later), None where there is none."""
+    with contextlib.suppress(OSError, AttributeError):
         ask = ctypes.CDLL(None).mallinfo2
-    except (OSError, AttributeError):
-        return lambda: 0
-    ask.restype = _Info
-
-    def read() -> int:
-        info = ask()
-        return int(info.uordblks + info.hblkhd)
-
-    return read
+        ask.restype = _Info
+        return ask
+    return None
 
 
 class _Info(ctypes.Structure):

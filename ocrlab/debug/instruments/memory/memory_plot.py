@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ocrlab.debug.instruments.memory.memory_text import size
-from ocrlab.debug.instruments.memory.timeline import KINDS, LABELS, OUTSIDE, Segment, Step
+from ocrlab.debug.instruments.memory.timeline import KINDS, LABELS, OUTSIDE, Segment, Step, size
 from ocrlab.plot_style import BAD, INK, MUTED
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -27,15 +26,14 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ocrlab.debug.instruments.compiled_modules import is_jit
-from ocrlab.debug.instruments.memory import host_memory, memory_text
+from ocrlab.debug.instruments.memory import host_memory, timeline
 from ocrlab.debug.instruments.memory.module_attribution import ModuleTracker
 from ocrlab.debug.instruments.memory.storage_tracker import StorageTracker, unpack_saved
-from ocrlab.debug.instruments.memory.timeline import OUTSIDE, Process, Row, Step, group_rows, summarise
+from ocrlab.debug.instruments.memory.timeline import OUTSIDE, Process, Row, Step
 from ocrlab.debug.instruments.tensor_tree import tensors
 from ocrlab.errors import ConfigError
 
 MOST_STEPS = 64  # steps whose figures are stored
-POOL = (0, 0)  # the memory that all tensors share
 
 
 @contextlib.contextmanager
@@ -74,11 +72,9 @@ class MemoryWatch:
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet(optimizers)
         self._modules = ModuleTracker(model, self._guarded(self._find_border))
         self._live = StorageTracker(self._modules.where)
-        self._begin, self._began = 0, time.perf_counter()  # of the step: its first event, and when that was
+        self._begin = 0  # the first event of the step
         self._stepped = self._backward = False  # an optimiser has stepped, a backward pass was made
-        self._before = self._high = 0
-        self._high_at = ""
-        self._number = 0
+        self._before = 0
         parameter = next(model.parameters(), None)
         self.device = parameter.device if parameter is not None else torch.device("cpu")
         self._cuda = self.device.type == "cuda"
@@ -96,24 +92,23 @@ class MemoryWatch:
 
     def table(self, depth: int = 2) -> list[Row]:
         """Return the highest step module by module, `depth` names deep; empty before the first step has ended."""
-        return memory_text.Rows(group_rows(self.highest.rows, depth) if self.highest else [])
+        return timeline.Rows(timeline.group_rows(self.highest.rows, depth) if self.highest else [])
 
     def plot(self) -> Any:
         """Return the stacked timeline of the highest step as a matplotlib figure; raises ConfigError without a step."""
         from ocrlab.debug.instruments.memory import memory_plot
 
         if self.highest is None:
-            raise ConfigError(
-                "No step was recorded", do="Run one inside the watch, and call step() of the watch at its end"
-            )
+            do = "Run one inside the watch, and call step() of the watch at its end"
+            raise ConfigError("No step was recorded", do=do)
         return memory_plot.figure(self.highest)
 
     def finding(self) -> str:
         """Return the highest step in one sentence."""
-        return memory_text.peak(self.highest) if self.highest else "No step was seen."
+        return timeline.peak_text(self.highest) if self.highest else "No step was seen."
 
     def __str__(self) -> str:
-        table = f"{memory_text.table(self.table())}\n\n" if self.highest else ""
+        table = f"{timeline.table_text(self.table())}\n\n" if self.highest else ""
         return table + self.finding()
 
     def step(self) -> Step | None:
@@ -126,8 +121,9 @@ class MemoryWatch:
         self._classify()
         live = self._live
         blocks, end = [*live.blocks.values(), *live.dead], max(live.event - 1, self._begin)
-        done = summarise(self._number, blocks, self._begin, end, self._device_name)
-        done = replace(done, process=self._process(done), seconds=time.perf_counter() - self._began)
+        done = replace(
+            timeline.summarise(live.step, blocks, self._begin, end, self._device_name), process=self._process()
+        )
         self.steps.append(done)
         if self.highest is None or done.peak.bytes > self.highest.peak.bytes:
             self.highest = done
@@ -136,11 +132,9 @@ class MemoryWatch:
                 block.kind, block.owner = "earlier", ""
         live.dead.clear()
         self._modules.clear()
-        self._begin, self._began = live.event, time.perf_counter()
-        self._number += 1
-        live.step = self._number
+        self._begin = live.event
+        live.step += 1
         self._stepped = self._backward = False
-        self._high_at = ""
         return done
 
     @contextlib.contextmanager
@@ -176,7 +170,6 @@ class MemoryWatch:
                 block.kind = "earlier"
         alive = sum(block.bytes for block in self._live.blocks.values() if block.device == self._device_name)
         self._before = max(0, self._now() - alive) if not self._cuda else 0
-        self._high = self._highest()
         self._begin = max(0, self._live.event - 1)
 
     def _is_ours(self, optimizer: Any) -> bool:
@@ -187,16 +180,13 @@ class MemoryWatch:
             return self._live.saved(tensor, self._modules.where()[0])
         return tensor, tensor._version, []
 
-    def _find_border(self, name: str, entered: bool) -> None:
-        """Note what the process holds where a module begins or ends, and find the border between two steps."""
+    def _find_border(self, _name: str, entered: bool) -> None:
+        """Find the border between two steps, where a module begins or ends."""
         if torch.is_grad_enabled() and self._modules.depth == 0 and torch._C._current_autograd_node() is None:
             alone = not self._optimizers and self._backward  # without an optimiser each backward pass is a step
             if entered and (self._stepped or alone):
                 self.step()
             self._backward = self._backward or not entered
-        high = self._highest()
-        if high > self._high:
-            self._high, self._high_at = high, name
 
     def _begin_optimizer(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._is_ours(optimizer):
@@ -231,50 +221,10 @@ class MemoryWatch:
     def _now(self) -> int:
         return torch.cuda.memory_allocated(self.device) if self._cuda else host_memory.resident()
 
-    def _highest(self) -> int:
-        return torch.cuda.max_memory_allocated(self.device) if self._cuda else host_memory.high_water()
-
-    def _process(self, step: Step) -> Process:
-        now = self._now()
+    def _process(self) -> Process:
+        before = self._before
         if self._cuda:
-            before, cached = allocator(self.device)["outside"], torch.cuda.memory_reserved(self.device) - now
-        else:
-            before, cached = self._before, max(0, now - sum(step.end.values()) - self._before)
-        return Process(self._cuda, before, now, self._high, self._high_at, cached)
-
-
-def allocator(device: Any = None) -> dict[str, int]:
-    """Return what the caching allocator of a CUDA device holds, in bytes; empty where CUDA is not in use.
-
-    allocated (by tensors), reserved (from the driver), cached (reserved, not allocated), split (free pieces of segments
-    that are in part in use, which cannot be given back), largest_free (the largest free piece: what one tensor can have
-    without asking the driver), free and total of the device, and outside: context, libraries and other processes.
-    """
-    if not torch.cuda.is_initialized():
-        return {}
-    stats = torch.cuda.memory_stats(device)
-    allocated, reserved = (stats.get(f"{name}_bytes.all.current", 0) for name in ("allocated", "reserved"))
-    index = None if device is None else torch.device(device).index
-    index = torch.cuda.current_device() if index is None else index
-    segments = [s for s in torch.cuda.memory_snapshot() if s["device"] == index]
-    common = [s for s in segments if tuple(s.get("segment_pool_id", POOL)) == POOL]  # the rest is CUDA graphs' own
-    pieces = [b["size"] for s in common for b in s["blocks"] if b["state"] == "inactive"]
-    free, total = torch.cuda.mem_get_info(device)
-    return {
-        "allocated": allocated,
-        "reserved": reserved,
-        "cached": reserved - allocated,
-        "split": stats.get("inactive_split_bytes.all.current", 0),
-        "largest_free": max(pieces, default=0),
-        "segments": len(segments),
-        "free": free,
-        "total": total,
-        "outside": max(0, total - free - reserved),
-    }
-
-
-def summary(device: Any = None) -> str:
-    """Return what torch.cuda.memory_summary() means, in sentences; a single one where CUDA is not in use."""
-    if not torch.cuda.is_initialized():
-        return "CUDA is not in use in this process: there is nothing in its allocator."
-    return memory_text.summary(torch.cuda.memory_stats(device), allocator(device))
+            free, total = torch.cuda.mem_get_info(self.device)
+            before = max(0, total - free - torch.cuda.memory_reserved(self.device))
+        highest = torch.cuda.max_memory_allocated(self.device) if self._cuda else host_memory.high_water()
+        return Process(self._cuda, before, self._now(), highest)

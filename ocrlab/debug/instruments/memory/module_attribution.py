@@ -9,17 +9,27 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from ocrlab.debug.instruments.call_hook import CallHook
+from ocrlab.debug.instruments.call_hook import CallHook, ThreadStack
 from ocrlab.debug.instruments.compiled_modules import is_jit
 from ocrlab.debug.instruments.memory.timeline import OUTSIDE
 
 LEAF = 2**64 - 1  # the sequence number of every node that accumulates a gradient
+
+
+@dataclass(slots=True)
+class Span:
+    """The sequence numbers that one forward of a module took."""
+
+    module: str
+    start: int
+    end: int | None = None
 
 
 class ModuleTracker:
@@ -30,19 +40,18 @@ class ModuleTracker:
         self.optimising = False
         self.names = dict(model.named_modules())
         self.parameters = {id(p): name for name, module in self.names.items() for p in module.parameters(recurse=False)}
-        self._local = threading.local()  # replicas run in threads; autograd has one for each device
-        self._marks: dict[int, tuple[list[int], list[list[Any]]]] = {}
+        self._stack = ThreadStack()  # of spans; autograd has a thread for each device
+        self._spans: dict[int, list[Span]] = {}  # by thread, in the order of their starts
         self._handles: list[Any] = []
 
     def attach(self) -> None:
         """Hook every module; the hooks look and return nothing."""
         for name, module in self.names.items():
-            if is_jit(module):
-                continue
-            name = name or "(model)"
-            enter, leave = CallHook(partial(self._enter, name)), CallHook(partial(self._leave, name))
-            self._handles.append(module.register_forward_pre_hook(enter, prepend=True))
-            self._handles.append(module.register_forward_hook(leave, always_call=True))
+            if not is_jit(module):
+                name = name or "(model)"
+                enter, leave = CallHook(partial(self._enter, name)), CallHook(partial(self._leave, name))
+                self._handles.append(module.register_forward_pre_hook(enter, prepend=True))
+                self._handles.append(module.register_forward_hook(leave, always_call=True))
 
     def detach(self) -> None:
         """Take every hook away."""
@@ -51,24 +60,24 @@ class ModuleTracker:
 
     def clear(self) -> None:
         """Forget the graphs of earlier steps."""
-        if not any(end is None for _, spans in self._marks.values() for _, end, _ in spans):
-            self._marks.clear()
+        if all(span.end is not None for spans in self._spans.values() for span in spans):
+            self._spans.clear()
 
     @property
     def depth(self) -> int:
         """Return how many modules of this thread are running."""
-        return len(self._stack())
+        return len(self._stack.entered)
 
     def where(self) -> tuple[str, str]:
         """Return (module, phase): forward, evaluation, backward, recompute, optimizer, or outside."""
-        stack = self._stack()
+        inner = self._stack.entered[-1].module if self._stack.entered else ""
         node = torch._C._current_autograd_node()
         if node is not None:
-            return (stack[-1], "recompute") if stack else (self._module_of_node(node), "backward")
+            return (inner, "recompute") if inner else (self._module_of_node(node), "backward")
         if self.optimising:
             return OUTSIDE, "optimizer"
-        if stack:
-            return stack[-1], "forward" if torch.is_grad_enabled() else "evaluation"
+        if inner:
+            return inner, "forward" if torch.is_grad_enabled() else "evaluation"
         return OUTSIDE, "outside"
 
     def _module_of_node(self, node: Any) -> str:
@@ -76,35 +85,23 @@ class ModuleTracker:
         if number == LEAF:
             return self.parameters.get(id(getattr(node, "variable", None)), OUTSIDE)
         here = threading.get_ident()
-        for thread in (here, *(thread for thread in self._marks if thread != here)):
-            starts, spans = self._marks.get(thread, ([], []))
-            for index in range(bisect_right(starts, number) - 1, -1, -1):  # the last one that began is the innermost
-                _, end, name = spans[index]
-                if end is None or number < end:
-                    return str(name)
+        for thread in sorted(self._spans, key=lambda thread: thread != here):
+            spans = self._spans[thread]
+            for span in reversed(spans[: bisect_right(spans, number, key=lambda span: span.start)]):
+                if span.end is None or number < span.end:  # the last one that began is the innermost
+                    return span.module
         return OUTSIDE
 
-    def _stack(self) -> list[str]:
-        if not hasattr(self._local, "stack"):
-            self._local.stack, self._local.open = [], []
-        stack: list[str] = self._local.stack
-        return stack
-
     def _enter(self, name: str, _module: nn.Module, _args: Any) -> None:
-        stack = self._stack()
         self.edge(name, True)
-        starts, spans = self._marks.setdefault(threading.get_ident(), ([], []))
-        number = torch.autograd._get_sequence_nr()
-        starts.append(number)
-        spans.append([number, None, name])
-        stack.append(name)
-        self._local.open.append(spans[-1])
+        span = Span(name, torch.autograd._get_sequence_nr())
+        self._spans.setdefault(threading.get_ident(), []).append(span)
+        self._stack.entered.append(span)
 
     def _leave(self, name: str, _module: nn.Module, _args: Any, _output: Any) -> None:
-        stack = self._stack()
-        while stack:  # what an exception left open ends here too
-            ended = stack.pop()
-            self._local.open.pop()[1] = torch.autograd._get_sequence_nr()
-            if ended == name:
+        while self._stack.entered:  # what an exception left open ends here too
+            ended = self._stack.entered.pop()
+            ended.end = torch.autograd._get_sequence_nr()
+            if ended.module == name:
                 break
         self.edge(name, False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -58,9 +57,7 @@ class StorageTracker(TorchDispatchMode):
     def classify(self, tensor: Tensor, kind: str, owner: str = "") -> None:
         """Name what a tensor is for and the module it belongs to; its storage is followed from now on."""
         for storage, device in self._storages_of(tensor):
-            block = self.blocks.get(storage._cdata)
-            if block is None:
-                block = self._add(storage, device, owner or OUTSIDE, "", "", kind)
+            block = self.blocks.get(storage._cdata) or self._add(storage, device, owner or OUTSIDE, kind=kind)
             if block is not None and (owner or kind != "input"):
                 block.kind, block.owner = kind, owner
 
@@ -68,7 +65,7 @@ class StorageTracker(TorchDispatchMode):
         """Count what autograd saves for the module that saves it, and return what `unpack_saved` gives back."""
         versions: list[tuple[Any, int]] = []
         for storage, device in self._storages_of(tensor):
-            block = self.blocks.get(storage._cdata) or self._add(storage, device, module, "", "", "input")
+            block = self.blocks.get(storage._cdata) or self._add(storage, device, module, kind="input")
             if block is not None and block.kind == "workspace":
                 block.kind, block.owner = "activations", module
             ref = self._tensors_by_storage.get(storage._cdata)
@@ -84,29 +81,29 @@ class StorageTracker(TorchDispatchMode):
 
     def _storages_of(self, tensor: Tensor) -> Iterator[tuple[Any, torch.device]]:
         """Yield the storages of a tensor that are memory."""
-        for storage, device in _storages(tensor):
-            if self.counts_fakes or not is_fake(storage):
-                yield storage, device
+        return (pair for pair in _storages(tensor) if self.counts_fakes or not is_fake(pair[0]))
 
     def _note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         for tensor in nested_tensors((args, kwargs)):
             for storage, device in self._storages_of(tensor):
                 if storage._cdata not in self.blocks:
-                    self._add(storage, device, OUTSIDE, "", "", "input")
+                    self._add(storage, device, OUTSIDE, kind="input")
         place: tuple[str, str] | None = None
         for tensor in nested_tensors(out):
             for storage, device in self._storages_of(tensor):
                 block = self.blocks.get(storage._cdata)
                 if block is None:
                     place = place or self.where()
-                    self._add(storage, device, place[0], str(func), place[1], "workspace")
+                    self._add(storage, device, *place, op=str(func))
                     self._tensors_by_storage[storage._cdata] = weakref.ref(tensor)
                 elif block.bytes < storage.nbytes():  # it was resized
-                    self.died(storage._cdata, block)
+                    self._note_death(storage._cdata, block)
                     resized = replace(block, bytes=storage.nbytes(), born=self.event, died=None, step=self.step)
                     self._follow(storage, resized)
 
-    def _add(self, storage: Any, device: torch.device, module: str, op: str, phase: str, kind: str) -> Block | None:
+    def _add(
+        self, storage: Any, device: torch.device, module: str, phase: str = "", op: str = "", kind: str = "workspace"
+    ) -> Block | None:
         unit = ROUNDED.get(device.type, 1)
         size = -(-storage.nbytes() // unit) * unit
         if not size:
@@ -114,9 +111,8 @@ class StorageTracker(TorchDispatchMode):
         name = device.type if device.type == "cpu" else str(device)
         parts = op.split(".")  # aten.convolution.default
         short_op = parts[1] if len(parts) == 3 else op
-        block = Block(size, name, module, short_op, phase, self.event, None, kind, "", self.step)
-        if self.stack is not None and phase:
-            block.stack = self.stack()
+        stack = self.stack() if self.stack is not None and phase else ()
+        block = Block(size, name, module, short_op, phase, self.event, None, kind, "", self.step, stack)
         self._follow(storage, block)
         return block
 
@@ -126,12 +122,17 @@ class StorageTracker(TorchDispatchMode):
         The Python side of a storage lives as long as the storage; there is no way back from it to this object.
         """
         self.event += 1
-        key = storage._cdata
-        self.blocks[key] = block
-        self._refs[key] = weakref.ref(storage, partial(_note_death, weakref.ref(self), key, block))
+        key, tracker = storage._cdata, weakref.ref(self)
 
-    def died(self, key: int, block: Block) -> None:
-        """Note that a storage is gone."""
+        def note(_storage: Any) -> None:
+            live = tracker()
+            if live is not None and not live.off:
+                live._note_death(key, block)
+
+        self.blocks[key] = block
+        self._refs[key] = weakref.ref(storage, note)
+
+    def _note_death(self, key: int, block: Block) -> None:
         if self.blocks.get(key) is block:
             del self.blocks[key]
             self._refs.pop(key, None)
@@ -139,12 +140,6 @@ class StorageTracker(TorchDispatchMode):
             block.died = self.event
             self.event += 1
             self.dead.append(block)
-
-
-def _note_death(tracker: weakref.ref[StorageTracker], key: int, block: Block, _storage: Any) -> None:
-    live = tracker()
-    if live is not None and not live.off:
-        live.died(key, block)
 
 
 def unpack_saved(saved: tuple[Any, ...]) -> Tensor:
@@ -169,8 +164,7 @@ def _storages(tensor: Tensor) -> Iterator[tuple[Any, torch.device]]:
         for name in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
             yield from _storages(getattr(tensor, name))
     elif tensor.layout is torch.sparse_coo:
-        yield from _storages(tensor._indices())
-        yield from _storages(tensor._values())
+        yield from (*_storages(tensor._indices()), *_storages(tensor._values()))
     elif tensor.layout is torch.strided and tensor.device.type != "meta":
         try:
             yield tensor.untyped_storage(), tensor.device

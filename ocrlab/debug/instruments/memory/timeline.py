@@ -1,10 +1,11 @@
-"""The memory of one step, block by block, as a timeline, a peak and a table by module; plain data, no torch.
+"""The memory of one step, block by block, as a timeline, a peak, a table by module, and as text; no torch.
 
 A block is one storage from its birth to its death, counted in events: births and deaths in their order.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -26,8 +27,14 @@ SUMS = ("parameters", "buffers", "gradients", "optimizer", "activations")  # of 
 HIGHEST = ("workspace", "forward", "backward")
 OUTSIDE = "(outside the model)"
 PHASES = {"recompute": "backward", "optimizer": "optimiser"}  # of a block, as they are drawn
+DURING = {
+    "forward": "in the forward pass",
+    "backward": "in the backward pass",
+    "recompute": "while recomputing",
+    "evaluation": "in evaluation",
+    "optimizer": "in the optimiser",
+}
 POINTS = 120  # of a timeline; each keeps the highest of what it stands for
-LARGEST = 8  # blocks named at the peak
 
 
 @dataclass(slots=True)
@@ -74,7 +81,6 @@ class Peak:
     op: str = ""
     phase: str = ""
     parts: dict[str, int] = field(default_factory=dict)
-    largest: list[dict[str, object]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Process:
-    """What the device or the process really held, in bytes: before the watch, at the step's end, at most, and where.
+    """What the device or the process really held, in bytes: before the watch, at the step's end, and at most.
 
     `cuda` tells whose figures they are: the allocator's, or the resident memory of the process.
     """
@@ -102,8 +108,6 @@ class Process:
     before: int = 0  # without the tensors that were known then: context, libraries
     end: int = 0
     highest: int = 0
-    where: str = ""  # the module in which the high-water mark last rose; empty where it did not rise in this step
-    cached: int = 0  # held by the allocator, used by no tensor
 
 
 @dataclass(frozen=True)
@@ -118,8 +122,6 @@ class Step:
     rows: list[Row]
     end: dict[str, int]  # bytes by kind when the step ended
     process: Process = Process()
-    seconds: float = 0.0
-    events: int = 0
 
 
 def summarise(number: int, blocks: Iterable[Block], begin: int, end: int, device: str) -> Step:
@@ -136,7 +138,6 @@ def summarise(number: int, blocks: Iterable[Block], begin: int, end: int, device
         peak=_peak(here, begin + at, int(total[at]), dict(zip(KINDS, by_kind[at].tolist(), strict=True))),
         rows=_rows(here, begin, end, total),
         end=dict(zip(KINDS, by_kind[-1].tolist(), strict=True)),
-        events=end - begin + 1,
     )
 
 
@@ -196,30 +197,63 @@ def _segments(blocks: Sequence[Block], begin: int, end: int, picked: np.ndarray)
 
 
 def _peak(blocks: Sequence[Block], event: int, total: int, parts: dict[str, int]) -> Peak:
-    alive = [b for b in blocks if b.born <= event and (b.died is None or b.died > event)]
-    newest = max((b for b in alive if b.phase), key=lambda b: b.born, default=None)
-    largest: list[dict[str, object]] = [
-        {"bytes": b.bytes, "kind": b.kind, "module": b.owner or b.module, "op": b.op, "phase": b.phase}
-        for b in sorted(alive, key=lambda b: -b.bytes)[:LARGEST]
-    ]
-    place = (newest.module, newest.op, newest.phase) if newest else (OUTSIDE, "", "")
-    return Peak(total, *place, parts, largest)
+    alive = [b for b in blocks if b.phase and b.born <= event and (b.died is None or b.died > event)]
+    newest = max(alive, key=lambda b: b.born, default=None)
+    return Peak(total, newest.module, newest.op, newest.phase, parts) if newest else Peak(total, parts=parts)
 
 
 def _rows(blocks: Sequence[Block], begin: int, end: int, total: np.ndarray) -> list[Row]:
-    values: dict[str, dict[str, int]] = {}
-    workspace: dict[str, list[tuple[int, int]]] = {}  # by module: events and the change in bytes
+    values: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    workspace: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # by module: events and the change in bytes
     for block in blocks:
-        owner = values.setdefault(block.owner or block.module, {})
+        owner, running = values[block.owner or block.module], values[block.module]
         if block.kind in SUMS:
-            owner[block.kind] = owner.get(block.kind, 0) + block.bytes
-        running = values.setdefault(block.module, {})
-        if block.kind == "workspace":
+            owner[block.kind] += block.bytes
+        elif block.kind == "workspace":
             died = block.died if block.died is not None else end + 1
-            workspace.setdefault(block.module, []).extend([(block.born, block.bytes), (died, -block.bytes)])
+            workspace[block.module] += [(block.born, block.bytes), (died, -block.bytes)]
         side = "backward" if block.phase in ("backward", "recompute") else "forward"
         if block.born >= begin and block.phase not in ("", "optimizer"):
-            running[side] = max(running.get(side, 0), int(total[block.born - begin]))
+            running[side] = max(running[side], int(total[block.born - begin]))
     for module, changes in workspace.items():
         values[module]["workspace"] = max(0, *accumulate(size for _, size in sorted(changes)))
     return [Row(module, **figures) for module, figures in values.items()]
+
+
+# As text
+
+
+def size(count: float) -> str:
+    """Return a number of bytes as text: 1.50 GiB, 12.0 MiB, 3 KiB."""
+    sign, count = ("-", -count) if count < 0 else ("", count)
+    for unit, amount, digits in (("GiB", 2**30, 2), ("MiB", 2**20, 1), ("KiB", 2**10, 0)):
+        if count >= amount * 0.9995:
+            return f"{sign}{count / amount:.{digits}f} {unit}"
+    return f"{sign}{count:.0f} B"
+
+
+def peak_text(step: Step) -> str:
+    """Return where and of what a step was highest, in one sentence."""
+    top = step.peak
+    place = f"in {top.module}" if top.module != OUTSIDE else "outside the model"
+    when = DURING.get(top.phase, "")
+    parts = sorted(((count, name) for name, count in top.parts.items() if count), reverse=True)[:2]
+    most = " and ".join(f"{size(count)} of {LABELS[name]}" for count, name in parts)
+    operator = f" ({top.op})" if top.op else ""
+    return " ".join(f"Tensors peak at {size(top.bytes)} {when} {place}{operator}: {most}.".split())
+
+
+class Rows(list[Row]):
+    """Modules and what each held; shown as the table of it."""
+
+    def __repr__(self) -> str:
+        return table_text(self) if self else "[]"
+
+
+def table_text(rows: Sequence[Row]) -> str:
+    """Return what each module held as lines of text, with a head; the last two columns are the most that was alive."""
+    names = ("parameters", "buffers", "gradients", "optimizer", "activations", "workspace", "forward", "backward")
+    cells = [["module", *names], *([row.module, *(size(getattr(row, name)) for name in names)] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    padded = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in cells)
+    return "\n".join("  ".join(row) for row in padded)

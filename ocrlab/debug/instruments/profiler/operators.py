@@ -6,11 +6,12 @@ A backward function belongs to the module whose forward made it: both carry the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ocrlab.debug.instruments.profiler.nvtx_ranges import PREFIX
+from ocrlab.debug.instruments.profiler.module_ranges import PREFIX
 
 BACKWARD = "autograd::engine::evaluate_function: "
 STEP = "ProfilerStep"
@@ -37,49 +38,37 @@ def operators(events: Sequence[Any], total: float, device: bool) -> list[Operato
     modules: dict[int, str] = {}  # in whose forward an operator took a sequence number
     for event in events:
         if event.sequence_nr >= 0 and event.scope == 0 and not event.name.startswith(BACKWARD):
-            forward = (each.name.removeprefix(PREFIX) for each in _outwards(event.cpu_parent) if _is_module(each))
-            if module := next(forward, ""):
+            module, phase = _module_and_phase(event.cpu_parent, modules)
+            if phase == "forward":
                 modules.setdefault(event.sequence_nr, module)
-    groups: dict[tuple[str, str, str], list[tuple[float, float, str]]] = {}
+    groups: defaultdict[tuple[str, str, str], list[tuple[float, float, str]]] = defaultdict(list)
     for event in events:
         if not event.name.startswith((STEP, PREFIX)) and not on_device(event):
-            key = (operator_name(event.name), *_module_and_phase(event, modules))
             spent = (event.self_cpu_time_total / 1e6, event.self_device_time_total / 1e6, _shapes(event))
-            groups.setdefault(key, []).append(spent)
+            groups[(operator_name(event.name), *_module_and_phase(event, modules))].append(spent)
     rows = []
-    for (name, module, phase), calls in groups.items():
+    for key, calls in groups.items():
         host, there = sum(call[0] for call in calls), sum(call[1] for call in calls)
-        by_shape: dict[str, float] = {}
+        by_shape: Counter[str] = Counter()
         for host_seconds, device_seconds, shape in calls:
-            by_shape[shape] = by_shape.get(shape, 0.0) + host_seconds + device_seconds
+            by_shape[shape] += host_seconds + device_seconds  # type: ignore[assignment]
         share = (there if device else host) / total if total else 0.0
-        shape = max(by_shape, key=lambda each: by_shape[each])
-        rows.append(Operator(name, module, phase, len(calls), host, there, share, shape))
+        rows.append(Operator(*key, len(calls), host, there, share, by_shape.most_common(1)[0][0]))
     return sorted(rows, key=lambda row: (-row.share, row.name))
 
 
-def _outwards(event: Any) -> Iterator[Any]:
-    """Yield an event and those around it."""
-    while event is not None:
-        yield event
-        event = event.cpu_parent
-
-
-def _is_module(event: Any) -> bool:
-    return bool(event.name.startswith(PREFIX))
-
-
 def _module_and_phase(event: Any, modules: dict[int, str]) -> tuple[str, str]:
-    """Return the module and the phase of an operator."""
-    for each in _outwards(event):
-        if _is_module(each):
-            return each.name.removeprefix(PREFIX), "forward"
-        if each.name.startswith(BACKWARD) or each.scope == 1:
-            return modules.get(each.sequence_nr, ""), "backward"
-        if each.name.startswith("Optimizer."):
+    """Return the module and the phase of an operator, by the events around it."""
+    while event is not None:
+        if event.name.startswith(PREFIX):
+            return event.name.removeprefix(PREFIX), "forward"
+        if event.name.startswith(BACKWARD) or event.scope == 1:
+            return modules.get(event.sequence_nr, ""), "backward"
+        if event.name.startswith("Optimizer."):
             return "", "optimiser"
-        if each.name.startswith("enumerate(DataLoader)"):
+        if event.name.startswith("enumerate(DataLoader)"):
             return "", "data"
+        event = event.cpu_parent
     return "", "other"
 
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 import contextlib
 import linecache
 import os
-import statistics
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from torch.profiler import ProfilerActivity
 
 from ocrlab.debug.instruments.compiled_modules import any_compiled, is_compiled
 from ocrlab.debug.instruments.profiler import operators
-from ocrlab.debug.instruments.profiler.nvtx_ranges import ModuleRanges
+from ocrlab.debug.instruments.profiler.module_ranges import ModuleRanges
 from ocrlab.debug.instruments.profiler.sync_points import Place, WaitFinder, short_path
 from ocrlab.errors import ConfigError, RunError
 from ocrlab.run_folder.fail_safe import InstrumentGuard
@@ -36,15 +36,13 @@ if TYPE_CHECKING:
 
 MOST_EVENTS = 400_000  # of a trace that is written: some 15 MB as gz, which Perfetto still opens
 DISPATCH, OURS = "PythonDispatchMode", 0.05  # an instrument around each operator, and its share worth a word
-OTHERS = "Python, other libraries, or the profiler itself (skip=2 shows which)"
 LITTLE = 0.05  # of a step: less of it in one operator is not reported
 OUTSIDE = 0.3  # of a step outside of operators, from which on it is reported
-SLOWED = 0.8  # the same where no step was timed without the profiler, which takes time between operators itself
 QUIET = "KINETO_LOG_LEVEL"  # else it writes lines of its own to stderr
 
 
 class StepProfile:
-    """Call `step` at the end of every step; ask for `finding`, `table`, `modules`, `waits`, `trace` when it is over."""
+    """Call `step` at the end of every step; ask for `finding`, `table`, `waits`, `trace` when it is over."""
 
     def __init__(self, skip: int, steps: int, folder: Path | None, model: torch.nn.Module | None) -> None:
         self.skip, self.wanted, self.folder = skip, steps, folder
@@ -63,9 +61,7 @@ class StepProfile:
             self.ranges.name(model, True)
         self._profiler: Any = None
         self._began = 0.0
-        self._closing: WaitFinder | None = None
         self._over = False
-        self._unfinished = False  # the step that is traced by source line has not ended
         self._plain = 0.0  # seconds of the last step that was skipped: what one takes without the profiler
         self._modules = model
 
@@ -89,25 +85,14 @@ class StepProfile:
                 o.module,
                 o.phase,
                 o.share,
-                *(f / steps for f in (1e3 * o.host, 1e3 * o.device, o.calls)),
+                1e3 * o.host / steps,
+                1e3 * o.device / steps,
+                o.calls / steps,
                 o.shapes,
             )
             for o in self.operators[:count]
         ]
         return pd.DataFrame(rows, columns=names)
-
-    def modules(self) -> pandas.DataFrame:
-        """Return the modules by the share of the step that their own operators take, forward and backward."""
-        import pandas as pd
-
-        sums: dict[str, dict[str, float]] = {}
-        for operator in self.operators:
-            where = operator.module or f"({operator.phase})"
-            row = sums.setdefault(where, {"share": 0.0, "forward": 0.0, "backward": 0.0})
-            for column in {"share", operator.phase} & row.keys():
-                row[column] += operator.share
-        rows = [(where, *row.values()) for where, row in sorted(sums.items(), key=lambda item: -item[1]["share"])]
-        return pd.DataFrame(rows, columns=["module", "share", "forward", "backward"])
 
     def waits(self) -> pandas.DataFrame:
         """Return the lines at which the host waits for the device in a step; on the CPU, those where it would."""
@@ -123,15 +108,6 @@ class StepProfile:
         """Return the lines with their number of waits in one step, the most frequent first."""
         return self.lines.places.most_common() if self.lines else []
 
-    def step_seconds(self) -> float:
-        """Return the median seconds of a profiled step, NaN if there was none."""
-        return statistics.median(self.seconds) if self.seconds else float("nan")
-
-    def rate(self) -> float | None:
-        """Return the FLOP/s that the step achieved, None where they were not counted."""
-        count = self.lines.flops if self.lines else 0
-        return count / self.step_seconds() if count and self.seconds else None
-
     def finding(self) -> str:
         """Return what the time goes into, and where the host waits, in one sentence."""
         if not self.operators:
@@ -143,7 +119,6 @@ class StepProfile:
             self._largest_operator(),
             f"{100 * data:.0f} % waits for data" if data > 0.1 else "",
             self._frequent_wait(),
-            _speed(self.rate()),
             self._missing_lines(),
             f"{100 * ours:.0f} % is what looks at each operator (memory.watch, a dispatch mode of yours)"
             if ours > OURS
@@ -161,14 +136,6 @@ class StepProfile:
             parts.append(waits[["operator", "file", "line", "within", "times", "source"]].to_string(index=False))
         return "\n".join(parts)
 
-    def _shares(self, *, data: bool) -> dict[str, float]:
-        """Return the share of each operator in all modules, with or without the loading of data."""
-        shares: dict[str, float] = {}
-        for operator in self.operators:
-            if data or operator.phase != "data":
-                shares[operator.name] = shares.get(operator.name, 0.0) + operator.share
-        return shares
-
     def _missing_steps(self) -> str:
         """Return why no step was profiled."""
         if not self.number:
@@ -178,8 +145,8 @@ class StepProfile:
 
     def _missing_lines(self) -> str:
         """Return why no line is listed that waits, where none was looked for."""
-        if self.lines is None or self._unfinished:
-            need = self.skip + self.wanted + 1
+        need = self.skip + self.wanted + 1
+        if self.number < need:
             return f"no step was traced by source line, as {need} steps are needed and {self.number} came"
         if self.compiled and not self.device:
             return "lines that would wait were not looked for, as a compiled graph would notice"
@@ -188,25 +155,21 @@ class StepProfile:
     def _python_share(self) -> str:
         """Return how much of a step is outside of operators, where that is the largest part; not computed on a device.
 
-        Without a step that ran before the profiler, and was not the first, it is a share of the profiled ones.
+        It is a share of a step without the profiler, which takes time between operators itself.
         """
-        if self.device or not self.seconds:
+        if self.device or not self.seconds or not self._plain:
             return ""
-        inside = sum(o.host for o in self.operators) / len(self.seconds)
-        share = 1 - inside / (self._plain or self.step_seconds())
-        if share < (OUTSIDE if self._plain else SLOWED) or share < max(self._shares(data=True).values()):
+        share = 1 - sum(o.host for o in self.operators) / len(self.seconds) / self._plain
+        if share < OUTSIDE or share < max(_shares(self.operators).values()):
             return ""
-        others = "Python, or other libraries" if self._plain else OTHERS
-        return f"{100 * share:.0f} % of the step is outside of torch's operators: {others}"
+        return f"{100 * share:.0f} % of the step is outside of torch's operators: Python, or other libraries"
 
     def _largest_operator(self) -> str:
         """Return the operator that takes most of the step in all modules, and the module with its largest part."""
-        shares = self._shares(data=False)
-        shares.pop(DISPATCH, None)
+        shares = _shares(o for o in self.operators if o.phase != "data" and o.name != DISPATCH)
         if not shares:
             return ""
-        name = max(shares, key=lambda each: shares[each])
-        share = shares[name]
+        [(name, share)] = shares.most_common(1)
         if share < LITTLE and not self.device:
             return f"no operator takes more than {max(1, round(100 * share))} % of the step"
         most = next(operator for operator in self.operators if operator.name == name)
@@ -228,7 +191,7 @@ class StepProfile:
         self.number += 1
         if self.number == self.skip and self.number > 1:  # the first one is slow by itself
             self._plain = now - self._began
-        if self.number > self.skip and self._profiler is not None and len(self.seconds) < self.wanted:
+        if self.number > self.skip and self._profiler is not None:
             _settle()
             self.seconds.append(time.perf_counter() - self._began)
             self._profiler.step()
@@ -236,18 +199,15 @@ class StepProfile:
             self._begin()
         elif self.number == self.skip + self.wanted:
             self._end_profile()
-            self.lines = self._closing = WaitFinder(dispatch=not self.compiled)
+            self.lines = WaitFinder(dispatch=not self.compiled)
             self.lines.start()
-            self._unfinished = True
         elif self.number > self.skip + self.wanted:
-            self._unfinished = False
             self.close()
         self._began = time.perf_counter()
 
     def _begin(self) -> None:
         """Begin to profile; raises RunError where another profiler runs, whose record a second one would end."""
-        running = getattr(torch.autograd, "_profiler_enabled", None)
-        if running is not None and running():
+        if torch.autograd._profiler_enabled():
             raise RunError("Another profiler runs already", do="End it first, or leave this one out")
         cuda = torch.cuda.is_available()
         activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
@@ -295,19 +255,18 @@ class StepProfile:
         """End whatever still runs; raises nothing."""
         self._over = True
         with self._guard():
-            if self._closing is not None:
-                self._closing.stop()
-                self._closing = None
+            if self.lines is not None:
+                self.lines.stop()
             self._end_profile()
 
     def _stop(self, _error: BaseException) -> None:
         """End whatever still runs after an error of this instrument."""
         self._over, self.problem = True, self._guard.problem
-        for part in (self.ranges, self._closing, self._profiler):
+        for part in (self.ranges, self.lines, self._profiler):
             with contextlib.suppress(Exception):
                 if part is not None:
                     part.stop()
-        self._profiler = self._closing = None
+        self._profiler = None
 
 
 @contextlib.contextmanager
@@ -339,12 +298,12 @@ def steps(
         profile.close()
 
 
-def _speed(rate: float | None) -> str:
-    """Return FLOP/s in words, with two digits of a small rate; "" for None."""
-    if rate is None:
-        return ""
-    value, unit = (rate / 1e9, "GFLOP/s") if rate >= 1e8 else (rate / 1e6, "MFLOP/s")
-    return f"{value:.0f} {unit}" if value >= 9.95 else f"{value:.2g} {unit}"
+def _shares(some: Iterable[operators.Operator]) -> Counter[str]:
+    """Return the share of each operator in all modules."""
+    shares: Counter[str] = Counter()
+    for operator in some:
+        shares[operator.name] += operator.share  # type: ignore[assignment]
+    return shares
 
 
 def _settle() -> None:

@@ -1,8 +1,7 @@
-"""Where the host waits for the device, by source line of the user's code, and the arithmetic of one step.
+"""Where the host waits for the device in one step, by source line of the user's code.
 
 With CUDA torch itself says when a call waits (`torch.cuda.set_sync_debug_mode`). On the CPU nothing waits; those that
-would with a GPU are found as they are dispatched. Floating-point operations are counted by torch's own formulas
-(torch.utils.flop_counter), a multiplication with its addition as two.
+would with a GPU are found as they are dispatched.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from ocrlab.debug.instruments.user_code import INSTRUMENTS, is_own
 
@@ -38,7 +35,7 @@ SYNC = {
     "aten::bincount": "bincount",
 }
 INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}  # by a mask: nonzero
-READS = {torch.Tensor.tolist: "tolist", torch.Tensor.cpu: "cpu"}  # of tensors that are on the CPU already
+MASKS = (torch.bool, torch.uint8)
 DEEPEST = 200  # frames of a stack that are read
 ON_THE_HOST = (  # (file in torch, function or "" for any): what is read there is on the CPU also where a GPU computes
     ("optim/optimizer.py", "_get_value"),  # the optimiser's count of steps
@@ -66,22 +63,6 @@ class Place:
         return f"{name}:{self.line}" + (f" (in {self.within})" if self.within else "")
 
 
-class HostReads(TorchFunctionMode):
-    """While it is entered, records what a step computed and then reads on the host: on the CPU no operator does it."""
-
-    def __init__(self, lines: WaitFinder) -> None:
-        super().__init__()
-        self.lines = lines
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = READS.get(func)
-        if name is not None and args and isinstance(args[0], torch.Tensor) and args[0].numel():
-            with contextlib.suppress(Exception):  # a tensor without storage
-                if args[0].untyped_storage().data_ptr() in self.lines.computed:
-                    self.lines._take(name)
-        return func(*args, **(kwargs or {}))
-
-
 class WaitFinder(TorchDispatchMode):
     """Records one step, from `start` to `stop`; `dispatch` is False where torch.compile would notice."""
 
@@ -90,8 +71,6 @@ class WaitFinder(TorchDispatchMode):
         self.dispatch = dispatch
         self.cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
         self.places: Counter[Place] = Counter()
-        self.flops = 0
-        self.computed: set[int] = set()  # where the tensors lie that the step computed
         self.stack = contextlib.ExitStack()
         self.warned = WarnedWaits()
 
@@ -103,8 +82,6 @@ class WaitFinder(TorchDispatchMode):
             torch.cuda.set_sync_debug_mode("warn")
         if self.dispatch:
             self.stack.enter_context(self)
-            if not self.cuda:
-                self.stack.enter_context(HostReads(self))
 
     def stop(self) -> None:
         """End; everything is as it was."""
@@ -117,57 +94,38 @@ class WaitFinder(TorchDispatchMode):
         name = func._schema.name
         out = func(*args, **kwargs)
         with contextlib.suppress(Exception):  # counting must not end the step
-            for _ in self.warned.take():
-                self._take(SYNC.get(name, name.removeprefix("aten::")))
-            self._count(func, name, args, kwargs, out)
+            masks = (part for part in args[1] if part is not None and part.dtype in MASKS) if name in INDEXING else ()
+            operator = SYNC.get(name) or ("index by a mask" if any(True for _ in masks) else "")
+            times = len(self.warned.take()) if self.cuda else bool(operator)
+            if times and (place := find_place(operator or name.removeprefix("aten::"))) is not None:
+                self.places[place] += times
         return out
 
-    def _count(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
-        formula = flop_registry.get(func._overloadpacket)
-        if formula is not None:
-            self.flops += int(formula(*args, **kwargs, out_val=out))
-        if isinstance(out, torch.Tensor) and not self.cuda:
-            self.computed.add(out.untyped_storage().data_ptr())
-        waits = SYNC.get(name)
-        if waits is None and name in INDEXING:
-            masks = [each for each in args[1] if each is not None and each.dtype in (torch.bool, torch.uint8)]
-            waits = "index by a mask" if masks else None
-        if waits is not None and not self.cuda:
-            self._take(waits)
 
-    def _take(self, operator: str) -> None:
-        if (place := find_place(operator)) is not None:
-            self.places[place] += 1
-
-
-class WarnedWaits:
+class WarnedWaits(warnings.catch_warnings):  # type: ignore[type-arg]
     """While it is entered, records torch's warnings that a CUDA call waited; at its end all others are shown."""
 
     def __init__(self) -> None:
+        super().__init__(record=True)
         self.log: list[warnings.WarningMessage] = []
-        self.catching: Any = None
 
-    def __enter__(self) -> WarnedWaits:
-        self.catching = warnings.catch_warnings(record=True)
-        self.log = self.catching.__enter__()
+    def __enter__(self) -> Any:
+        self.log = super().__enter__()  # type: ignore[assignment]
         warnings.filterwarnings("always", f".*{SAYS}.*")
         return self
 
     def take(self) -> list[warnings.WarningMessage]:
         """Return the warnings of a wait since the last call."""
-        if not self.log:
-            return []
         waits = [message for message in self.log if SAYS in str(message.message)]
-        self.log[:] = [message for message in self.log if SAYS not in str(message.message)]
+        if waits:
+            self.log[:] = [message for message in self.log if message not in waits]
         return waits
 
     def __exit__(self, *error: Any) -> None:
-        self.catching.__exit__(*error)
-        for message in [each for each in self.log if SAYS not in str(each.message)]:
-            self.log.remove(message)
-            warnings.showwarning(
-                message.message, message.category, message.filename, message.lineno, message.file, message.line
-            )
+        super().__exit__(*error)
+        for shown in [message for message in self.log if SAYS not in str(message.message)]:
+            self.log.remove(shown)
+            warnings.showwarning(shown.message, shown.category, shown.filename, shown.lineno, shown.file, shown.line)
 
 
 def find_place(operator: str) -> Place | None:

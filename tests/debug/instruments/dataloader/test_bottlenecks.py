@@ -30,16 +30,6 @@ class Files(Dataset[Any]):
         return index
 
 
-def watch(dataset: Any, **options: Any) -> loader_watch.LoaderReport:
-    if options.get("num_workers"):
-        options["multiprocessing_context"] = "fork"
-    source = DataLoader(dataset, batch_size=2, **options)
-    with loader_watch.watch(source) as report:
-        for _ in report:
-            pass
-    return report
-
-
 def test_a_sample_that_cannot_be_loaded_is_named_also_with_workers() -> None:
     source = DataLoader(Files(24, bad=13), batch_size=2, num_workers=2, multiprocessing_context="fork")
     with pytest.raises(OSError, match="truncated"), loader_watch.watch(source) as report:
@@ -60,10 +50,8 @@ def steps(first: float, epochs: int = 3) -> list[loader_watch.Step]:
 
 def test_restarted_workers_come_first_where_they_cost_most() -> None:
     findings = Loading(steps(0.5), workers=2).findings()
-    assert (
-        findings[0].startswith("The first batch of each of 3 epochs takes 500 ms")
-        and "persistent_workers=True" in findings[0]
-    )
+    assert findings[0].startswith("The first batch of each of 3 epochs takes 500 ms")
+    assert "persistent_workers=True" in findings[0]
     assert "persistent_workers" not in Loading(steps(0.5), workers=2, persistent=True).findings()[0]
     assert Loading(steps(0.002), workers=2).findings()[0].startswith("The loader keeps up")
 
@@ -157,11 +145,9 @@ def findings_of(kind: str, workers: int) -> str:
     return str(report)
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_a_stream_that_each_worker_yields_whole_comes_first(workers: int) -> None:
-    findings = findings_of("whole", workers)
-    assert findings.startswith(f"All {workers} workers yield the same samples")
-    assert f"each sample comes {workers} times an epoch" in findings
+def test_a_stream_that_each_worker_yields_whole_comes_first() -> None:
+    findings = findings_of("whole", 2)
+    assert findings.startswith("All 2 workers yield the same samples") and "comes 2 times an epoch" in findings
 
 
 @pytest.mark.parametrize("kind", ["shared", "random", "equal"])

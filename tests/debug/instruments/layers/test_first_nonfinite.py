@@ -56,6 +56,7 @@ def test_where_nothing_could_be_read_nothing_is_called_finite() -> None:
     net = nn.Linear(2, 2)
     with layer_watch.watch(net, "*") as watch:
         torch.func.vmap(net)(torch.ones(3, 2))
+    assert not watch.fault
     assert "finite" not in str(watch)
     assert "no value was read: inside of vmap" in str(watch)
 
@@ -116,7 +117,7 @@ def test_after_a_dead_context_nothing_on_its_way_is_read_or_freed() -> None:
     watched = layer_watch.watch(model, "*")
     before = sys.getrefcount(numbers)
     with pytest.raises(RuntimeError), watched as watch:
-        watch._store._sent.append(_Transfer([], [], [], StepClock(), numbers, None, False))
+        watch._store._sent.append(_Transfer([], [], StepClock(), numbers, None))
         raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
     assert not watch._store._sent and "CUDA error ended" in watch.fault
     assert sys.getrefcount(numbers) > before

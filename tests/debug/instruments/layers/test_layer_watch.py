@@ -59,11 +59,9 @@ def test_figures_are_those_of_the_tensors() -> None:
     model[1].register_forward_hook(lambda _m, _a, out: outputs.update(out=out.detach().clone()))
     with layer_watch.watch(model, "1") as watch:
         train(model, 1)
-    row = watch.history().set_index("what").loc["output"]
+    row = watch.history().set_index("what").loc["output"]  # before ReLU changed it in place
     assert row["mean"] == pytest.approx(float(outputs["out"].mean()), abs=1e-6)
-    assert row["std"] == pytest.approx(
-        float(outputs["out"].std(correction=0)), rel=1e-5
-    )  # before ReLU changed it in place
+    assert row["std"] == pytest.approx(float(outputs["out"].std(correction=0)), rel=1e-5)
 
 
 def test_gradients_are_those_of_autograd() -> None:
@@ -259,16 +257,6 @@ def test_autocast_scaler_frozen_parts_and_other_backward_passes() -> None:
     assert not watch.fault
 
 
-def test_functional_transforms_are_left_alone() -> None:
-    model = small().eval()
-    with layer_watch.watch(model, "*") as watch:
-        torch.func.vmap(model)(torch.randn(3, 4, 8))
-        torch.func.grad(lambda p, x: torch.func.functional_call(model, p, (x,)).sum())(
-            dict(model.named_parameters()), torch.randn(4, 8)
-        )
-    assert not watch.fault and "vmap" in "".join(watch.history()["why"])
-
-
 def test_the_rows_are_bounded_and_the_first_fault_outlives_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ocrlab.debug.instruments.layers.statistics.MOST", 40)
     model = small()
@@ -322,11 +310,9 @@ def test_inside_a_compiled_function_it_breaks_nothing_and_explains_why_the_table
 
 
 @pytest.mark.parametrize(("which", "names"), [
-    ("decoder.fusion.*", ["decoder.fusion.0", "decoder.fusion.1", "decoder.fusion.2"]),
     ("fusion", ["decoder.fusion"]),
     (nn.ConvTranspose2d, ["head.probability.3", "head.probability.6", "head.threshold.3", "head.threshold.6"]),
-    (["decoder.fusion", "head"], ["decoder.fusion", "head"]),
-    ("decoder.laterals.[01]", ["decoder.laterals.0", "decoder.laterals.1"]),
+    (["decoder.laterals.[01]", "head"], ["decoder.laterals.0", "decoder.laterals.1", "head"]),
 ])  # fmt: skip
 def test_which_modules_are_meant(which: Any, names: list[str]) -> None:
     assert [name for name, _ in layer_watch.watch(Detector(width=16), which).modules] == names

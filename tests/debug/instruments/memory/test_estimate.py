@@ -93,5 +93,3 @@ def test_what_depends_on_values_is_refused_with_the_way_out() -> None:
 def test_wrong_words_are_refused() -> None:
     with pytest.raises(ConfigError, match="precision"):
         of(1, precision="int8")
-    with pytest.raises(ConfigError, match="Accumulation"):
-        of(1, accumulation=0)

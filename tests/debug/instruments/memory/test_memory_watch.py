@@ -13,12 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils.checkpoint import checkpoint
 
-from ocrlab.debug.instruments.memory import memory_text, memory_watch
+from ocrlab.debug.instruments.memory import memory_watch
 from ocrlab.debug.instruments.memory.storage_tracker import stored_bytes
-from ocrlab.debug.instruments.memory.timeline import Block, summarise
+from ocrlab.debug.instruments.memory.timeline import Block, summarise, table_text
 from ocrlab.errors import ConfigError
-
-MIB = 2**20
 
 
 class Net(nn.Module):
@@ -219,24 +217,8 @@ def test_blocks_of_other_devices_are_not_counted() -> None:
     step = summarise(0, blocks, 0, 6, "cpu")
     assert (step.peak.bytes, step.peak.module, step.peak.phase) == (150, "b", "backward")
     assert [row.workspace for row in step.rows] == [0, 50]
-    lines = memory_text.table(step.rows).splitlines()
+    lines = table_text(step.rows).splitlines()
     assert len({len(line) for line in lines}) == 1 and lines[0].index("workspace") + 9 == lines[2].index("50 B") + 4
-
-
-def test_free_pieces_of_cuda_graphs_are_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
-    def segment(device: int, pool: tuple[int, int], free: int) -> dict[str, object]:
-        blocks = [{"size": free, "state": "inactive"}, {"size": 9 * MIB, "state": "active_allocated"}]
-        return {"device": device, "segment_pool_id": pool, "blocks": blocks}
-
-    segments = [segment(1, (0, 0), MIB), segment(1, (0, 3), 5 * MIB), segment(0, (0, 0), 7 * MIB)]
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "memory_stats", lambda _: {})
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (MIB, 4 * MIB))
-    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    for device in (None, "cuda", "cuda:1", 1):
-        figures = memory_watch.allocator(device)
-        assert (figures["largest_free"], figures["segments"]) == (MIB, 2)
 
 
 def test_drawing_needs_no_torch() -> None:

@@ -16,7 +16,7 @@ from torch.nn.modules import module as hooks
 
 from ocrlab.debug.instruments.layers import layer_watch
 from ocrlab.debug.instruments.memory import memory_watch
-from ocrlab.debug.instruments.profiler import nvtx_ranges, operators, step_profiler, sync_points
+from ocrlab.debug.instruments.profiler import module_ranges, operators, step_profiler, sync_points
 from ocrlab.errors import ConfigError
 
 
@@ -72,9 +72,7 @@ def test_operators_belong_to_modules_also_in_the_backward_pass(done: Any) -> Non
     forward = [row for key, row in rows.items() if key[1:] == ("encoder.0", "forward") and "conv" in key[0]]
     assert any("2×3×16×16" in row.shapes for row in forward)
     assert any(row.phase == "optimiser" for row in rows.values())
-    modules = done[0].modules()
-    assert {"encoder.0", "encoder.1", "head"} <= set(modules["module"])
-    assert modules.set_index("module").loc["head", "backward"] > 0
+    assert {"encoder.0", "encoder.1", "head"} <= set(table["module"])
 
 
 def test_each_line_that_would_wait_is_listed_once_with_its_count(done: Any) -> None:
@@ -89,10 +87,7 @@ def test_each_line_that_would_wait_is_listed_once_with_its_count(done: Any) -> N
 
 def test_the_finding_names_operator_module_and_line(done: Any) -> None:
     sentence = done[0].finding()
-    assert (
-        "% of the step is " in sentence and "the host would wait for the device at test_step_profiler.py:" in sentence
-    )
-    assert "FLOP/s" in sentence
+    assert "% of the step" in sentence and "the host would wait for the device at test_step_profiler.py:" in sentence
     text = str(done[0])
     assert text.startswith(sentence) and "loss.item()" in text and "object at" not in text
 
@@ -102,15 +97,6 @@ def test_perfetto_can_read_the_trace_with_module_names(done: Any) -> None:
         events = json.load(file)["traceEvents"]
     assert "module: encoder.0" in {event.get("name") for event in events}
     assert done[0].trace.stat().st_size < 1_000_000
-
-
-def test_arithmetic_is_counted_forward_and_backward() -> None:
-    lines = sync_points.WaitFinder()
-    lines.start()
-    left, right = torch.ones(8, 16), torch.ones(16, 4, requires_grad=True)
-    (left @ right).sum().backward()
-    lines.stop()
-    assert lines.flops == 2 * (2 * 8 * 16 * 4)
 
 
 def test_a_profiler_that_runs_already_switches_ours_off(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,11 +121,11 @@ def test_ranges_survive_a_module_that_raises() -> None:
             raise ArithmeticError
 
     model = nn.Sequential(nn.Identity(), Fails())
-    marks = nvtx_ranges.ModuleRanges()
+    marks = module_ranges.ModuleRanges()
     marks.start()
     with pytest.raises(ArithmeticError):
         model(torch.ones(1))
-    assert marks.local.line == []
+    assert marks.stack.entered == []
     assert marks.name(model[1], False) == "1" and marks.name(model, False) == "Sequential"
     marks.stop()
 
@@ -164,19 +150,15 @@ def test_a_compiled_model_is_profiled_without_compiling_it_again() -> None:
 
 
 def test_a_step_that_is_mostly_python_is_reported_as_such() -> None:
-    def run(slow: float, skip: int = 2) -> str:
-        model = nn.Linear(256, 256)
-        with step_profiler.steps(skip=skip, steps=2) as profile:
-            for _ in range(5):
-                model(torch.randn(512, 256)).square().mean().backward()
-                until = time.perf_counter() + slow
-                while time.perf_counter() < until:
-                    pass
-                profile.step()
-        return profile.finding()
-
-    assert "outside of torch's operators: Python, or other libraries" in run(0.1)
-    assert "the step is outside of torch's operators: Python, other libraries, or the profiler" in run(0.1, skip=1)
+    model = nn.Linear(256, 256)
+    with step_profiler.steps(skip=2, steps=2) as profile:
+        for _ in range(5):
+            model(torch.randn(512, 256)).square().mean().backward()
+            until = time.perf_counter() + 0.1
+            while time.perf_counter() < until:
+                pass
+            profile.step()
+    assert "outside of torch's operators: Python, or other libraries" in profile.finding()
 
 
 def test_a_trace_that_cannot_be_written_is_reported_with_the_finding(tmp_path: Path) -> None:
@@ -190,7 +172,7 @@ def test_too_few_steps_are_reported_with_what_is_missing(capsys: pytest.CaptureF
     with step_profiler.steps(skip=5) as profile:
         train(2, profile)
     assert profile.finding() == "Nothing was profiled: 2 steps are fewer than skip=5 + 1"
-    assert profile.table().empty and profile.waits().empty and profile.rate() is None
+    assert profile.table().empty and profile.waits().empty
     with step_profiler.steps(skip=0, steps=2) as profile:
         train(2)
     assert "step() of the profile was never called" in profile.finding()
@@ -213,23 +195,6 @@ def test_another_instrument_is_not_taken_for_the_users_line() -> None:
     assert {place.operator: count for place, count in profile.places()} == {"item": 1}
     assert "is what looks at each operator" in profile.finding()
     assert "step is PythonDispatchMode" not in profile.finding()
-
-
-def waits_of(act: object) -> dict[str, int]:
-    lines = sync_points.WaitFinder()
-    lines.start()
-    try:
-        act()  # type: ignore[operator]
-    finally:
-        lines.stop()
-    return {f"{place.operator} {place.within}".strip(): count for place, count in lines.places.items()}
-
-
-def test_what_a_step_computed_and_reads_on_the_host_waits_and_what_was_loaded_does_not() -> None:
-    numbers = torch.arange(6.0)
-    assert waits_of(lambda: (numbers * 2).tolist()) == {"tolist": 1}
-    assert waits_of(lambda: (numbers * 2).cpu().numpy()) == {"cpu": 1}
-    assert waits_of(lambda: (numbers.tolist(), numbers.cpu(), numbers.numpy())) == {}
 
 
 def warn(warned: sync_points.WarnedWaits) -> list[str]:
