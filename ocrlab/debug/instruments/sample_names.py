@@ -112,7 +112,18 @@ def index_namer(dataset: Any) -> Callable[[Any], str]:
     """Return what turns an index into the name of its sample: the data set's own `sample_name`, one of its lists of
     names or paths, or the index as text. It never raises.
     """
-    name = _namer(dataset)
+    own = getattr(dataset, "sample_name", None)
+    lists = (getattr(dataset, attribute, None) for attribute in LISTS)
+    name: Callable[[Any], str]
+    if type(dataset) is Subset:
+        inner, chosen = index_namer(dataset.dataset), dataset.indices
+        name = lambda index: inner(chosen[index])  # noqa: E731
+    elif callable(own):
+        name = lambda index: str(own(index))[-LONGEST:]  # noqa: E731
+    else:
+        named = (some for some in lists if isinstance(some, list | tuple) and some and _entry_name(some[0]))
+        entries: Sequence[Any] = next(named, ())
+        name = lambda index: _entry_name(entries[index])  # noqa: E731
 
     def name_or_index(index: Any) -> str:
         try:
@@ -121,20 +132,6 @@ def index_namer(dataset: Any) -> Callable[[Any], str]:
             return str(index)[:LONGEST]
 
     return name_or_index
-
-
-def _namer(dataset: Any) -> Callable[[Any], str]:
-    method = getattr(dataset, "sample_name", None)
-    if type(dataset) is Subset:
-        inner, chosen = index_namer(dataset.dataset), dataset.indices
-        return lambda index: inner(chosen[index])
-    if callable(method):
-        return lambda index: str(method(index))[-LONGEST:]
-    for attribute in LISTS:
-        entries = getattr(dataset, attribute, None)
-        if isinstance(entries, list | tuple) and len(entries) and _entry_name(entries[0]):
-            return lambda index: _entry_name(entries[index])
-    return lambda index: ""
 
 
 def _entry_name(entry: Any) -> str:

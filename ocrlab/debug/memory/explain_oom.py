@@ -307,10 +307,14 @@ def _other_card(run: OomRun) -> Remedy:
 def checks(run: OomRun, kind: OomKind, remedy: Remedy) -> list[Check]:
     """Return the seven answers in their order."""
     questions: tuple[Callable[[OomRun], Check], ...] = (_asked, _others, _pieces, _grows, _phase, _outside)
-    answers = [*(question(run) for question in questions), _instead(kind, remedy)]
-    return [
-        replace(answer, name=name, step=at) for at, (name, answer) in enumerate(zip(QUESTIONS, answers, strict=True), 1)
-    ]
+    if not kind.kind:
+        instead = _check("skip", "no sign that memory ran out")
+    elif remedy.line:
+        instead = _check("ok", "; ".join(filter(None, (remedy.line, remedy.do))))
+    else:
+        instead = _check("warn", remedy.do or "no known setting fits", do="ocrlab memory fit measures what fits")
+    answers = zip(QUESTIONS, [*(question(run) for question in questions), instead], strict=True)
+    return [replace(answer, name=name, step=step) for step, (name, answer) in enumerate(answers, 1)]
 
 
 def _check(judgement: str, observed: str, where: SourceLine | str | None = None, **more: Any) -> Check:
@@ -442,11 +446,3 @@ def _outside(run: OomRun) -> Check:
         observed = f"{size_text(left)} are left in /dev/shm; no kill was counted"
         return _check("warn" if left < FULL else "ok", observed, "facts.json")
     return _check("skip", "not measured: run it under `ocrlab watch`")
-
-
-def _instead(kind: OomKind, remedy: Remedy) -> Check:
-    if not kind.kind:
-        return _check("skip", "no sign that memory ran out")
-    if remedy.line:
-        return _check("ok", "; ".join(filter(None, (remedy.line, remedy.do))))
-    return _check("warn", remedy.do or "no known setting fits", do="ocrlab memory fit measures what fits")

@@ -42,7 +42,8 @@ def install(loader: Any, folder: Path) -> None:
 
 def timed_collate(folder: Path, collate: Callable[[Any], Any], items: Any) -> Any:
     """Return the batch that the loader's own `collate_fn` makes, timed."""
-    began, line = time.perf_counter(), ["failed", COLLATE]
+    began = time.perf_counter()
+    line: list[Any] = ["failed", COLLATE]
     try:
         batch = collate(items)
         line = ["collate", round(time.perf_counter() - began, 7)]

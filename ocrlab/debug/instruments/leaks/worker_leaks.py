@@ -36,7 +36,7 @@ class WorkerLeaks:
     """The data set in the workers of a loader, watched from the main process."""
 
     def __init__(self, loader: Any = None) -> None:
-        self.loader = loader if getattr(loader, "num_workers", 0) else None
+        self.loader: Any = loader if getattr(loader, "num_workers", 0) else None
         self._folder = ""
         self._own_init: Any = None
         self._began: list[float] = []  # when each step began
