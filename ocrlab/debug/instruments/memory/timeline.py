@@ -127,15 +127,28 @@ class Step:
 def summarise(number: int, blocks: Iterable[Block], begin: int, end: int, device: str) -> Step:
     """Return the step whose events are `begin` to `end`, both included, on one device (cpu, cuda:0)."""
     here = [b for b in blocks if b.device == device and b.born <= end and (b.died is None or b.died >= begin)]
-    total, by_kind = _sums(here, begin, end)
+    change = np.zeros((end - begin + 2, len(KINDS)), dtype=np.int64)
+    for block in here:
+        column = KINDS.index(block.kind)
+        change[max(block.born - begin, 0), column] += block.bytes
+        if block.died is not None and block.died <= end:
+            change[max(block.died - begin, 0), column] -= block.bytes
+    by_kind = change[:-1].cumsum(axis=0)  # (E, K) bytes that are alive after each event
+    total = by_kind.sum(axis=1)
     at = int(total.argmax())
-    picked = _picked(total)
+    parts = dict(zip(KINDS, by_kind[at].tolist(), strict=True))
+    alive = [b for b in here if b.phase and b.born <= begin + at and (b.died is None or b.died > begin + at)]
+    newest = max(alive, key=lambda b: b.born, default=None)
+    place = (newest.module, newest.op, newest.phase) if newest else (OUTSIDE, "", "")
+    # What stands for the timeline: of each stretch its highest point, and the last one of all.
+    bounds = np.unique(np.linspace(0, len(total), min(len(total), POINTS) + 1).astype(int))
+    picked = np.unique([*(a + int(total[a:b].argmax()) for a, b in pairwise(bounds.tolist())), len(total) - 1])
     return Step(
         number=number,
         device=device,
         timeline={kind: by_kind[picked, i].tolist() for i, kind in enumerate(KINDS)},
-        segments=_segments(here, begin, end, picked),
-        peak=_peak(here, begin + at, int(total[at]), dict(zip(KINDS, by_kind[at].tolist(), strict=True))),
+        segments=_segments(here, begin, picked),
+        peak=Peak(int(total[at]), *place, parts),
         rows=_rows(here, begin, end, total),
         end=dict(zip(KINDS, by_kind[-1].tolist(), strict=True)),
     )
@@ -158,26 +171,7 @@ def group(module: str, depth: int = 2) -> str:
     return ".".join(module.split(".")[:depth])
 
 
-def _sums(blocks: Sequence[Block], begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return what is alive after each event: in all (E,), and by kind (E, K), in bytes."""
-    change = np.zeros((end - begin + 2, len(KINDS)), dtype=np.int64)
-    for block in blocks:
-        column = KINDS.index(block.kind)
-        change[max(block.born - begin, 0), column] += block.bytes
-        if block.died is not None and block.died <= end:
-            change[max(block.died - begin, 0), column] -= block.bytes
-    by_kind = change[:-1].cumsum(axis=0)
-    return by_kind.sum(axis=1), by_kind
-
-
-def _picked(total: np.ndarray) -> np.ndarray:
-    """Return the indices that stand for the timeline: of each stretch its highest point, and the last one of all."""
-    bounds = np.unique(np.linspace(0, len(total), min(len(total), POINTS) + 1).astype(int))
-    highest = [a + int(total[a:b].argmax()) for a, b in pairwise(bounds.tolist())]
-    return np.unique([*highest, len(total) - 1])
-
-
-def _segments(blocks: Sequence[Block], begin: int, end: int, picked: np.ndarray) -> list[Segment]:
+def _segments(blocks: Sequence[Block], begin: int, picked: np.ndarray) -> list[Segment]:
     """Return which part of the model ran from where to where, according to the births; none is shorter than a point."""
     births = sorted(
         (b.born, group(b.module), PHASES.get(b.phase, b.phase)) for b in blocks if b.born >= begin and b.phase
@@ -194,12 +188,6 @@ def _segments(blocks: Sequence[Block], begin: int, end: int, picked: np.ndarray)
         else:
             segments.append(Segment(last.end if last else 0, at, module, phase))
     return [segment for segment in segments if segment.end > segment.start]
-
-
-def _peak(blocks: Sequence[Block], event: int, total: int, parts: dict[str, int]) -> Peak:
-    alive = [b for b in blocks if b.phase and b.born <= event and (b.died is None or b.died > event)]
-    newest = max(alive, key=lambda b: b.born, default=None)
-    return Peak(total, newest.module, newest.op, newest.phase, parts) if newest else Peak(total, parts=parts)
 
 
 def _rows(blocks: Sequence[Block], begin: int, end: int, total: np.ndarray) -> list[Row]:
