@@ -56,6 +56,7 @@ class LoaderReport:
         self._delay = self._cpu = 0.0  # of this thread, of this process, when the last batch came
         self._timing = 0.0  # seconds that timing samples had taken in this process by then
         self._event: Any = None  # a CUDA event after everything that the last step asked of the device
+        self.loader: Any = None  # the DataLoader that this takes part in
         self.from_loader = False  # the loader itself makes timed iterators
 
     def __iter__(self) -> Iterator[Any]:
@@ -115,6 +116,29 @@ class LoaderReport:
             self.logs = worker_log.read_logs(self.folder)
 
     # What happens in the loader
+
+    def attach(self) -> None:
+        """Let a loader make timed iterators.
+
+        `__iter__` of DataLoader and of most of its subclasses calls `_get_iterator`; of one that does not, only an
+        iteration over the report is timed.
+        """
+        source: Any = self.source
+        if isinstance(source, DataLoader):
+            says_so = not issubclass(type(source), DataLoader)  # as accelerate's wrapper says
+            self.loader = loader = getattr(source, "base_dataloader", source) if says_so else source
+            if not loader.num_workers:
+                sample_timing.begin(self.folder, MAIN)
+            if (iterator := vars(loader).get("_iterator")) is not None:  # workers that are there already are not timed
+                vars(loader)["_iterator"] = TimedIterator(self, iterator)
+            loader_proxy.observe(loader, self)
+
+    def detach(self) -> None:
+        """Leave the loader as it was, and read the logs for the last time."""
+        if self.loader is not None:
+            loader_proxy.leave(self.loader, self)
+        sample_timing.end(self.folder)
+        self.read_logs()
 
     def prepare(self, loader: Any) -> None:
         """Let a copy of the loader time its samples."""
@@ -233,33 +257,16 @@ def watch(source: Iterable[Any]) -> Iterator[LoaderReport]:
     workers start: those of a persistent loader that already run are not timed. The report can be read inside the block
     and after it. Raises OSError if no temporary folder can be made.
     """
-    folder = Path(tempfile.mkdtemp(prefix="ocrlab-loader-"))
-    report = LoaderReport(source, folder)
-    with contextlib.ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)  # a worker that lives on notices, and closes its log
-        stack.callback(report.read_logs)
-        if isinstance(source, DataLoader):
-            with report.guard():
-                _attach(source, report, stack)
-        try:
-            yield report
-        except Exception:
-            with contextlib.suppress(Exception):  # torch reports a death wherever the program is, also in its own step
-                report.loading_failed()
-            raise
-
-
-def _attach(loader: Any, report: LoaderReport, stack: contextlib.ExitStack) -> None:
-    """Let a loader make timed iterators until the stack is closed.
-
-    `__iter__` of DataLoader and of most of its subclasses calls `_get_iterator`; of one that does not, only an
-    iteration over the report is timed.
-    """
-    inner = loader if issubclass(type(loader), DataLoader) else getattr(loader, "base_dataloader", loader)
-    if not inner.num_workers:
-        sample_timing.begin(report.folder, MAIN)
-        stack.callback(sample_timing.end, report.folder)
-    if (iterator := vars(inner).get("_iterator")) is not None:  # workers that are there already are not timed
-        vars(inner)["_iterator"] = TimedIterator(report, iterator)
-    loader_proxy.observe(inner, report)
-    stack.callback(loader_proxy.leave, inner, report)
+    report = LoaderReport(source, Path(tempfile.mkdtemp(prefix="ocrlab-loader-")))
+    try:
+        with report.guard():
+            report.attach()
+        yield report
+    except Exception:
+        with contextlib.suppress(Exception):  # torch reports a death wherever the program is, also in its own step
+            report.loading_failed()
+        raise
+    finally:
+        with report.guard():
+            report.detach()
+        shutil.rmtree(report.folder, ignore_errors=True)  # a worker that lives on notices, and closes its log
