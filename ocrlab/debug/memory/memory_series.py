@@ -134,8 +134,10 @@ def _lines(texts: Mapping[str, str]) -> Iterable[Series]:
         for name, points in series.items():
             sized = [(at, size) for at, size, unit in points if unit]
             figures = sized or [(at, size) for at, size, _ in points]
-            scale = 1 if sized else _guessed_unit(figures)
-            yield _series(name, _place(name), "line", file, [(at, size * scale) for at, size in figures])
+            top = max(size for _, size in figures)  # without a unit large ones are bytes, tiny ones GB, others MB
+            scale = 1 if sized or top > 1e7 else 2**20 if top > 200 else 2**30
+            where = "host" if re.search("rss|host|cpu|ram", name) and "vram" not in name else "gpu"
+            yield _series(name, where, "line", file, [(at, size * scale) for at, size in figures])
 
 
 def _column(cells: Sequence[str]) -> tuple[int, str] | None:
@@ -148,14 +150,3 @@ def _column(cells: Sequence[str]) -> tuple[int, str] | None:
 def _series(what: str, where: str, unit: str, source: str, points: Sequence[tuple[float, float]]) -> Series:
     newest = list(points)[-MOST:]
     return Series(what, where, unit, source, [at for at, _ in newest], [value for _, value in newest])
-
-
-def _place(name: str) -> str:
-    """Return whose memory a figure of this name is."""
-    return "host" if re.search("rss|host|cpu|ram", name) and "vram" not in name else "gpu"
-
-
-def _guessed_unit(points: Sequence[tuple[float, float]]) -> int:
-    """Return the unit of figures without one: bytes where they are large, GB where they are tiny, else MB."""
-    top = max((value for _, value in points), default=0.0)
-    return 1 if top > 1e7 else 2**20 if top > 200 else 2**30

@@ -164,19 +164,16 @@ class StatisticsStore:
         version = -1 if tensor.is_inference() else tensor._version
         record = self._tensors.get(id(tensor))
         if record is None or record.tensor() is not tensor or record.version != version or version < 0:
-            record = _TensorRecord(weakref.ref(tensor), version, self._slot(tensor))
-            self._tensors[id(tensor)] = record
+            read = tensor_facts.values(tensor)
+            if isinstance(read, str):
+                slot = Slot(tensor_facts.facts(tensor), why=read)
+            elif read.device.type == "cpu":
+                slot = _slot_of_values(tensor, read)
+            else:
+                slot = _slot_to_read(tensor, read, tensor_facts.device_figures(read))
+                self._taken.append((slot, None))
+            record = self._tensors[id(tensor)] = _TensorRecord(weakref.ref(tensor), version, slot)
         return record
-
-    def _slot(self, tensor: Tensor) -> Slot:
-        read = tensor_facts.values(tensor)
-        if isinstance(read, str):
-            return Slot(tensor_facts.facts(tensor), why=read)
-        if read.device.type == "cpu":
-            return _slot_of_values(tensor, read)
-        slot = _slot_to_read(tensor, read, tensor_facts.device_figures(read))
-        self._taken.append((slot, None))
-        return slot
 
     def flush(self, end: bool = True) -> None:
         """Let what was taken travel to the host; at the end of a step forget its tensors and take its hooks off."""

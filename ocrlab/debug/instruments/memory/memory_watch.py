@@ -52,12 +52,8 @@ def watch(model: nn.Module, optimizer: Any = None) -> Iterator[MemoryWatch]:
     if MemoryWatch.current is not None:
         raise ConfigError("watch_memory is already active", do="Leave the first one before the next begins")
     optimizers = optimizer if isinstance(optimizer, list | tuple) else [optimizer] if optimizer is not None else []
-    MemoryWatch.current = watched = MemoryWatch(model, optimizers)
-    try:
-        with watched._following():
-            yield watched
-    finally:
-        MemoryWatch.current = None
+    with MemoryWatch(model, optimizers)._following() as watched:
+        yield watched
 
 
 class MemoryWatch:
@@ -138,7 +134,8 @@ class MemoryWatch:
         return done
 
     @contextlib.contextmanager
-    def _following(self) -> Iterator[None]:
+    def _following(self) -> Iterator[MemoryWatch]:
+        MemoryWatch.current = self
         with self._live.guard():
             self._baseline()
         pre = register_optimizer_step_pre_hook(self._guarded(self._begin_optimizer))
@@ -146,10 +143,11 @@ class MemoryWatch:
         self._modules.attach()
         try:
             with torch.autograd.graph.saved_tensors_hooks(self._pack, unpack_saved), self._live:
-                yield
+                yield self
             if self._live.event > self._begin and (self._stepped or self._backward or not self.steps):
                 self.step()
         finally:
+            MemoryWatch.current = None
             self._modules.detach()
             pre.remove()
             post.remove()
