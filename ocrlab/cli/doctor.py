@@ -12,8 +12,8 @@ from pathlib import Path
 from ocrlab.cli.parser import Answer, Parser
 from ocrlab.hardware.doctor import doctor_job, text_table
 from ocrlab.hardware.doctor.check_spec import Options, interpreter
-from ocrlab.hardware.doctor.doctor_job import STEPS, Progress, worst
-from ocrlab.records import SCHEMA, check_record
+from ocrlab.hardware.doctor.doctor_job import STEPS, worst
+from ocrlab.records import SCHEMA, Check, check_record
 from ocrlab.redaction import clean
 
 EXAMPLES = """
@@ -77,16 +77,15 @@ class LiveReport:
         self.look, self.tty = look, sys.stdout.isatty()
         self.next = 1
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, complete: dict[int, list[Check]], running: list[str]) -> None:
         """Print each step that is complete, as soon as all before it are."""
         if self.tty:
             print("\r\x1b[K", end="")
-        while self.next in progress.complete:
+        while self.next in complete:
             print(text_table.heading(self.next, self.look))
-            for check in progress.complete[self.next]:
+            for check in complete[self.next]:
                 print("\n".join(text_table.finding(check, self.look)))
             self.next += 1
-        running = ", ".join(name for names in progress.running.values() for name in names)
         if self.tty and running:
-            print(self.look.paint(f"    … {running}"[: self.look.columns - 1], "2"), end="")
+            print(self.look.paint(f"    … {', '.join(running)}"[: self.look.columns - 1], "2"), end="")
         sys.stdout.flush()

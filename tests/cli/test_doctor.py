@@ -14,7 +14,6 @@ import pytest
 from ocrlab.cli import main
 from ocrlab.hardware.doctor import doctor_job
 from ocrlab.hardware.doctor.check_spec import Options, fail, interpreter, ok, skip, warn
-from ocrlab.hardware.doctor.doctor_job import Progress
 from ocrlab.records import Check
 
 ROOT = Path(__file__).parents[2]
@@ -26,12 +25,8 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
     checks: list[Check] = []
 
     def run(options: Options, report: Any = None, planned: Any = None) -> list[Check]:
-        progress = Progress()
         for number in range(1, 11) if report else ():
-            progress.running[number] = [f"ask {number}"]
-            report(progress)
-            progress.running[number], progress.complete[number] = [], [each for each in checks if each.step == number]
-            report(progress)
+            report({number: [each for each in checks if each.step == number]}, [f"ask {number}"])
         return checks
 
     monkeypatch.setattr(doctor_job, "run", run)

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ocrlab.hardware.doctor import check_gpus, check_machine, check_packages, check_training, failed_probe, probe_runner
@@ -32,14 +32,6 @@ AT_ONCE = 2  # children; more only slow each other down on the two cores of a sm
 WORST = ("fail", "warn", "ok", "skip")  # the first of these that occurs stands for several judgements
 
 
-@dataclass
-class Progress:
-    """The names of the probes of each step that run now, and the findings of each step that is complete."""
-
-    running: dict[int, list[str]] = field(default_factory=lambda: {n: [] for n in range(1, len(STEPS) + 1)})
-    complete: dict[int, list[Check]] = field(default_factory=dict)
-
-
 def asks(options: Options) -> list[Probe]:
     """Return all probes, in the order of the ten steps."""
     every = [
@@ -53,15 +45,16 @@ def asks(options: Options) -> list[Probe]:
 
 def run(
     options: Options,
-    report: Callable[[Progress], None] = lambda progress: None,
+    report: Callable[[dict[int, list[Check]], list[str]], None] = lambda complete, running: None,
     planned: Sequence[Probe] | None = None,
 ) -> list[Check]:
-    """Return the findings of all ten steps in their order; `report` gets each change, in this thread.
+    """Return the findings of all ten steps in their order; no check can stop it: what misbehaves is a finding.
 
-    No check can stop it: one that hangs, dies, floods or answers nonsense is a finding. `planned` replaces the probes.
+    `report` gets the findings of each step that is complete and the names of the probes that run, at each change and
+    in this thread. `planned` replaces the probes.
     """
     every = list(asks(options) if planned is None else planned)
-    progress = Progress()
+    complete: dict[int, list[Check]] = {}
     waiting, running = list(every), dict[Future[ProbeResult], Probe]()
     facts: dict[str, Answer] = {}
     findings: dict[str, list[Check]] = {}
@@ -71,8 +64,8 @@ def run(
         findings[probe.name] = [_cleaned(check, probe, seconds) for check in checks]
         step = [other.name for other in every if other.step == probe.step]
         if all(name in findings for name in step):
-            progress.complete[probe.step] = [check for name in step for check in findings[name]]
-        report(progress)
+            complete[probe.step] = [check for name in step for check in findings[name]]
+        report(complete, [other.name for other in running.values()])
 
     with ThreadPoolExecutor(AT_ONCE, "doctor") as pool:
         try:
@@ -89,11 +82,9 @@ def run(
                     elif len(running) < AT_ONCE:
                         waiting.remove(probe)
                         running[pool.submit(_run_probe, probe, options, stop)] = probe
-                        progress.running[probe.step].append(probe.name)
-                        report(progress)
+                        report(complete, [other.name for other in running.values()])
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     probe, result = running.pop(future), future.result()
-                    progress.running[probe.step].remove(probe.name)
                     finish(probe, _judge(probe, result, facts), result.seconds)
         finally:
             stop.set()  # on Ctrl-C the children are ended, not left behind

@@ -7,7 +7,6 @@ import pytest
 
 from ocrlab.hardware.doctor import check_packages, doctor_job, text_table
 from ocrlab.hardware.doctor.check_spec import Options, ok
-from ocrlab.hardware.doctor.doctor_job import Progress
 from ocrlab.records import Check
 
 FAULTS = {  # planted -> (judgement, cause, what the finding must say)
@@ -69,21 +68,21 @@ def test_asks_that_wait_for_each_other_or_for_nobody_are_asked_all_the_same(ask:
 
 def test_the_progress_is_reported_in_this_thread(ask: Any, options: Options) -> None:
     began: set[str] = set()
-    complete: dict[int, list[Check]] = {}
+    steps: dict[int, list[Check]] = {}
 
-    def report(progress: Progress) -> None:
+    def report(complete: dict[int, list[Check]], running: list[str]) -> None:
         assert threading.current_thread() is threading.main_thread()
-        began.update(name for names in progress.running.values() for name in names)
-        complete.update(progress.complete)
+        began.update(running)
+        steps.update(complete)
 
     planned = [ask("answer", "b", 1), ask("answer", "a", 1), ask("silent", "c", 2)]
     checks = doctor_job.run(options, report, planned=planned)
-    assert [check for step in sorted(complete) for check in complete[step]] == checks
+    assert [check for step in sorted(steps) for check in steps[step]] == checks
     assert began == {"a", "b", "c"}
 
 
 def test_an_interrupt_ends_the_children(ask: Any, options: Options) -> None:
-    def report(progress: Progress) -> None:
+    def report(*_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
