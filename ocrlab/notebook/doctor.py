@@ -24,7 +24,7 @@ def climb(config: Config, python: str = "") -> list[Check]:
     live, total = progress_view.Live("Ten steps check this machine", Block().update), len(doctor.STEPS)
     checks = doctor.run(
         options,
-        lambda progress: live({"kind": "measure", "unit": "step", "step": len(progress.complete), "total": total}),
+        lambda complete, _: live({"kind": "measure", "unit": "step", "step": len(complete), "total": total}),
     )
     live({"kind": "end", "unit": "step", "step": total, "total": total})
     return checks
