@@ -50,7 +50,6 @@ class Reader:
         self.numpy: Any = sys.modules.get("numpy")
         self.root: Any = None  # the outermost module of the traceback; paths start there
         self.paths: dict[int, str] = {}
-        self.hooks: list[list[Any]] = []  # of the modules below the outermost one: path, file, line
         self.tensors: dict[int, dict[str, Any]] = {}  # by id: several frames name the same tensor
 
         nn = getattr(self.torch, "nn", None)  # which may be half imported
@@ -134,14 +133,10 @@ class Reader:
         return result
 
     def name_modules(self, root: Any) -> None:
-        """Remember the path and the hooks of each module below the outermost one, which may be half built."""
+        """Remember the path of each module below the outermost one, which may be half built."""
         self.root = root
         for path, module in self.named_modules(root):
             self.paths[id(module)] = path
-            for hook in list((stored(module).get("_forward_hooks") or {}).values())[:MAX_ITEMS]:
-                function = hook.__func__ if type(hook) is MethodType else hook
-                if type(function) is FunctionType and len(self.hooks) < MAX_ITEMS:
-                    self.hooks.append([path, function.__code__.co_filename, function.__code__.co_firstlineno])
 
     def module(self, value: Any) -> dict[str, Any]:
         kind = type(value)
@@ -155,8 +150,6 @@ class Reader:
         result["training"] = stored(value).get("training")
         with suppress(Exception):  # one that is half built raises
             result["text"] += "" if own else f"({value.extra_repr()[:MAX_TEXT]})"
-        if value is self.root and self.hooks:
-            result["hooks"] = self.hooks
         children = [[name, type(child).__name__] for name, child in (stored(value).get("_modules") or {}).items()]
         if children:
             result |= {"children": children[:MAX_NAMES], "last": children[-3:]}

@@ -135,15 +135,6 @@ def none_has_no_attribute(fact: Fact, failure: Failure) -> Explanation | None:
     place = _base(failure, frame, attribute)
     base = place[0].code(place[1]) if place else ""
     if base.endswith(".grad"):
-        owner = base.removesuffix(".grad")
-        value = failure.value(owner)
-        if value is not None and value.made_by:
-            return Explanation(
-                f"`{base}` is None ({frame.place}): `{owner}` is the result of an operation ({value.made_by}), and "
-                "`backward()` keeps the gradients of leaves only.",
-                f"Make it a leaf: call `.requires_grad_()` last, after every operation that makes `{owner}` (with "
-                f"`.detach()` before it), or call `{owner}.retain_grad()`.",
-            )
         return parameter_without_gradient(failure, f"`{base}` is None ({frame.place})", base)
     where = origin(failure, place[0], place[1], frame) if place and failure.source(frame) is not None else None
     text = f"`{base or 'a value'}` is None ({frame.place}).{_origin_sentence(where, place)}"
@@ -214,6 +205,16 @@ def attribute_missing(fact: Fact, failure: Failure) -> Explanation | None:
         )
     if kind in WRAPPERS:
         return Explanation(f"{start}.{origin_text}", WRAPPERS[kind].format(base, attribute))
+    hyphen = _read_as_subtraction(source, node, attribute, value)
+    if hyphen is not None:
+        whole, name = hyphen
+        return Explanation(
+            f"Python reads `{whole}` ({frame.place}) as the subtraction of `{whole.rpartition('-')[2].strip()}` from "
+            f"`{base}.{attribute}`, and {base} has no `{attribute}` but `{name}`: argparse writes the hyphens of an "
+            "option as underscores.",
+            f"Write `{base}.{name}`.",
+            replaced(failure.source(frame), frame.line, whole, f"{base}.{name}"),
+        )
     near = list(value.near or []) if value is not None else []
     defined = [name for name in _defined_attributes(failure, kind) if name != attribute]
     near = near or difflib.get_close_matches(attribute, defined, 1, 0.8)
@@ -239,6 +240,17 @@ def attribute_missing(fact: Fact, failure: Failure) -> Explanation | None:
     return Explanation(
         f"{start}{holds}.{origin_text}", "Use one of the names that it has, or the object that was meant."
     )
+
+
+def _read_as_subtraction(source: Source, base: ast.expr, attribute: str, value: Value | None) -> tuple[str, str] | None:
+    """Return `args.batch-size` and `batch_size`, where the object has that attribute."""
+    for node in source.nodes:
+        left = node.left if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) else None
+        if isinstance(left, ast.Attribute) and left.value is base and left.attr == attribute:
+            name = f"{attribute}_{dotted(node.right)}"  # type: ignore[attr-defined]
+            if value is not None and name in (value.has or []):
+                return source.code(node), name
+    return None
 
 
 def _of_a_part(value: Value | None, base: str, attribute: str) -> str:

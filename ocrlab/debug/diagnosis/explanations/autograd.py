@@ -14,10 +14,10 @@ from ocrlab.debug.diagnosis.explanations.explanation import (
     sizes,
 )
 from ocrlab.debug.diagnosis.explanations.failure import Failure
-from ocrlab.debug.diagnosis.explanations.layers import layer_kind
+from ocrlab.debug.diagnosis.explanations.layers import layer_kind, replacing_hooks
 from ocrlab.debug.diagnosis.explanations.messages import Fact, facts
 from ocrlab.debug.diagnosis.explanations.module_tensors import freezing_line, frozen_model
-from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, origin
+from ocrlab.debug.diagnosis.explanations.origins import Origin, called_functions, failing_call, origin
 from ocrlab.debug.diagnosis.explanations.source import (
     Source,
     argument,
@@ -262,6 +262,9 @@ def loss_without_graph(fact: Fact, failure: Failure) -> Explanation | None:
                     "Use `with torch.no_grad():` around the evaluation only.",
                     None,
                 )
+    hook = next((hook for hook in replacing_hooks(failure) if hook.detaches), None)
+    if hook is not None:
+        return Explanation(f"{text} {hook.text} The detached tensor goes on through the network.", hook.fix)
     frozen = frozen_model(failure)
     if frozen is not None:
         return Explanation(f"{text} {frozen[0]}", frozen[1])
@@ -306,24 +309,9 @@ def _made_from(failure: Failure, where: Origin) -> list[ast.expr]:
 
 def _returns(failure: Failure, where: Origin) -> list[tuple[Source, ast.expr]]:
     """Return what the program's own function or class returns that a call stands for."""
-    if not isinstance(where.node, ast.Call):
-        return []
-    names = [last_name(where.node.func)]
-    maker = origin(failure, where.source, where.node.func, where.frame).node
-    names += [last_name(maker.func)] if isinstance(maker, ast.Call) else []
-    functions = [
-        (source, function)
-        for source in failure.all_sources()
-        for name in names
-        for function in [
-            *source.functions(name),
-            *(f for c in source.classes(name) for f in c.body if isinstance(f, ast.FunctionDef)),
-        ]
-        if function.name in (name, "forward", "__call__")
-    ]
     return [
         (source, node.value)
-        for source, function in functions
+        for source, function in called_functions(failure, where)
         for node in own_nodes(function)
         if isinstance(node, ast.Return) and node.value is not None
     ]

@@ -88,15 +88,12 @@ def keys_do_not_fit(fact: Fact, failure: Failure) -> Explanation | None:
             text,
             f"Load before the model is wrapped, or into the inner one: `{model}.{inner}.load_state_dict({state})`.",
         )
-    if (
-        unexpected
-        and missing
-        and any(key in unexpected for key in (*WEIGHTS, "epoch", "optimizer", "optimizer_state_dict"))
-    ):
-        key = next((k for k in WEIGHTS if k in unexpected), "state_dict")
+    entry = _weights_entry(failure, model, unexpected)
+    if missing and (entry or any(key in unexpected for key in ("epoch", "optimizer", "optimizer_state_dict"))):
+        key, save = entry or ("state_dict", "")
         text = (
-            f"`{state}` is a whole checkpoint with the entries {listed([f'`{k}`' for k in unexpected], 6)}; the "
-            "weights are one of them."
+            f"`{state}` is a whole checkpoint, a dict with the entries {listed([f'`{k}`' for k in unexpected], 6)}; "
+            f"the weights are one of them{save}."
         )
         return Explanation(
             text,
@@ -118,6 +115,8 @@ def keys_do_not_fit(fact: Fact, failure: Failure) -> Explanation | None:
             f"{'has' if len(mismatched) == 1 else 'have'} another size: `{key}` was saved as ({saved}) and the "
             f"model has ({now})."
         )
+        if place is not None and constant(argument(place[1], 1, "strict")) is False:
+            text += " `strict=False` only allows missing and unexpected keys, not keys of another size."
         first = [part.split(",")[0].strip() for part in (saved, now)]
         table = any(word in heads[0][0].lower() for word in ("emb", "table", "token", "lookup", "vocab", "wte"))
         if table and first[0] != first[1]:
@@ -177,6 +176,21 @@ def keys_do_not_fit(fact: Fact, failure: Failure) -> Explanation | None:
             "Build the model with the class and the settings that the checkpoint was saved with, or rename the keys.",
         )
     return None
+
+
+def _weights_entry(failure: Failure, model: str, keys: list[str]) -> tuple[str, str] | None:
+    """Return the key under which a checkpoint has the model's weights, and which line saves them there."""
+    entries: list[tuple[bool, str, str]] = []
+    for source in failure.all_sources():
+        for key, value in (entry for call in source.calls("save") for entry in _entries(failure, source, call)):
+            code, other = source.code(value), any(word in key.lower() for word in ("opt", "sched", "scaler"))
+            if key in keys and not other and code.endswith(".state_dict()"):
+                entries.append((not code.startswith(f"{model}."), key, f"`{code}`, {source.place(value)}"))
+    if entries:
+        _, key, line = min(entries, key=lambda entry: entry[0])
+        return key, f", under {key!r} ({line})"
+    key = next((key for key in WEIGHTS if key in keys), "")
+    return (key, "") if key else None
 
 
 def state_dict_without_entry(failure: Failure, source: Source, node: ast.Subscript, key: str) -> Explanation | None:

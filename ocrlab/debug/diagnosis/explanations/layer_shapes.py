@@ -40,6 +40,7 @@ from ocrlab.debug.diagnosis.explanations.layers import (
     number_edit,
     operand,
     operand_texts,
+    replacing_hooks,
     size_of_another_layer,
     source_code,
     whole_number,
@@ -58,7 +59,6 @@ from ocrlab.debug.diagnosis.explanations.source import (
     dotted,
     last_name,
     parameters,
-    returns,
 )
 
 
@@ -74,39 +74,16 @@ from ocrlab.debug.diagnosis.explanations.source import (
 )
 def output_replaced_by_hook(fact: Fact, failure: Failure) -> Explanation | None:
     """A forward hook that returns a value, which takes the place of its layer's output."""
-    hooks = next((value.hooks for _, value in failure.values() if value.hooks), None) or []
     place = failing_call(failure, failure.frame)
     maker = origin(failure, place[0], place[1].args[0], failure.frame).node if place and place[1].args else None
     called = [last_name(node.func) for node in ast.walk(maker) if isinstance(node, ast.Call)] if maker else []
-    for path, file, line in hooks:
-        source = failure.sources.get(file)
-        before = path.rpartition(".")[::2]
-        after = failing_layer(failure).rpartition(".")[::2]
-        follows = before[0] == after[0] and before[1].isdigit() and after[1] == str(int(before[1]) + 1)
-        if source is None or not (follows or before[1] in called):
-            continue
-        for node in source.nodes:
-            if not isinstance(node, ast.Lambda | ast.FunctionDef) or node.lineno != line:
-                continue
-            results = [node.body] if isinstance(node, ast.Lambda) else [n.value for n in returns(node)]
-            result = next((n for n in results if n is not None and not _gives_nothing(n)), None)
-            if result is None:
-                continue
-            what = "a lambda" if isinstance(node, ast.Lambda) else f"`{node.name}`"
-            return Explanation(
-                f"The forward hook of `{path}` ({what}, {source.place(node)}) returns `{source.code(result)}`, and a "
-                f"value that a forward hook returns replaces the output of its layer. So what follows `{path}` gets "
-                "that value and not the output.",
-                "Let the hook return nothing: write it as a `def` that stores what it needs and has no `return`.",
-            )
+    number = failing_layer(failure).rpartition(".")[2]
+    for hook in replacing_hooks(failure):
+        index = constant(hook.layer.slice) if isinstance(hook.layer, ast.Subscript) else None
+        follows = isinstance(index, int) and number == str(index + 1)
+        if follows or last_name(hook.layer) in called:
+            return Explanation(f"{hook.text} What follows gets that value.", hook.fix)
     return None
-
-
-def _gives_nothing(node: ast.expr) -> bool:
-    """Whether an expression is None, or a call of a method of Python that returns nothing."""
-    silent = ("append", "extend", "add", "update", "clear", "insert", "__setitem__", "print", "setattr", "write")
-    silent_call = isinstance(node, ast.Call) and last_name(node.func) in silent
-    return silent_call or (isinstance(node, ast.Constant) and node.value is None)
 
 
 @explains("no_axes")

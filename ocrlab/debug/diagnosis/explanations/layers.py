@@ -6,6 +6,7 @@ import ast
 import math
 import operator
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ocrlab.debug.diagnosis.explanations.explanation import (
     Edit,
@@ -17,7 +18,7 @@ from ocrlab.debug.diagnosis.explanations.origins import (
     failing_call,
     origin,
 )
-from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name
+from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name, returns
 
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 OPERATORS |= {ast.Pow: lambda base, power: base**power if 0 <= power < 9 else None}
@@ -336,3 +337,40 @@ def joined_parts(failure: Failure, source: Source, node: ast.expr) -> tuple[str,
         if name and isinstance(appended.func, ast.Attribute) and dotted(appended.func.value) == name and appended.args:
             parts.append(appended.args[0])
     return f"`{where.code}` ({where.place})", parts
+
+
+@dataclass(frozen=True)
+class ReplacingHook:
+    """A forward hook that returns a value, which replaces the output of its layer."""
+
+    layer: ast.expr
+    text: str
+    detaches: bool
+    fix = "Let the hook return nothing: write it as a `def` that stores what it needs and has no `return`."
+
+
+def replacing_hooks(failure: Failure) -> Iterator[ReplacingHook]:
+    """Yield the forward hooks of the program that return a value; a function that makes the hook is looked into."""
+    for source in failure.all_sources():
+        for call in (c for c in source.calls("register_forward_hook") if c.args and isinstance(c.func, ast.Attribute)):
+            hook = call.args[0]
+            name = last_name(hook.func if isinstance(hook, ast.Call) else hook)
+            functions: list[tuple[Source, ast.AST]] = [(s, f) for s in failure.all_sources() for f in s.functions(name)]
+            if isinstance(hook, ast.Call):
+                inner = [(s, n) for s, f in functions for n in ast.walk(f) if n is not f]
+                functions = [(s, n) for s, n in inner if isinstance(n, ast.FunctionDef | ast.Lambda)]
+            for where, function in [(source, hook)] if isinstance(hook, ast.Lambda) else functions:
+                values = [function.body] if isinstance(function, ast.Lambda) else [n.value for n in returns(function)]
+                value = next((v for v in values if v is not None and not _gives_nothing(v)), None)
+                if value is not None:
+                    layer, code = call.func.value, where.code(value)  # type: ignore[attr-defined]
+                    text = f"The forward hook of `{source.code(layer)}` ({source.place(call)}) returns `{code}` "
+                    text += f"({where.place(value)}), and what a forward hook returns replaces the output of its layer."
+                    yield ReplacingHook(layer, text, "detach" in where.code(function))
+
+
+def _gives_nothing(node: ast.expr) -> bool:
+    """Whether an expression is None, or a call of a method of Python that returns nothing."""
+    silent = ("append", "extend", "add", "update", "clear", "insert", "__setitem__", "print", "setattr", "write")
+    silent_call = isinstance(node, ast.Call) and last_name(node.func) in silent
+    return silent_call or (isinstance(node, ast.Constant) and node.value is None)

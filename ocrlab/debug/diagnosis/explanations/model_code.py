@@ -17,8 +17,10 @@ from ocrlab.debug.diagnosis.explanations.explanation import (
 )
 from ocrlab.debug.diagnosis.explanations.failure import Failure
 from ocrlab.debug.diagnosis.explanations.messages import Fact
+from ocrlab.debug.diagnosis.explanations.module_tensors import parameter_without_gradient
 from ocrlab.debug.diagnosis.explanations.origins import (
     Origin,
+    called_functions,
     failing_call,
     failing_expression,
     origin,
@@ -30,7 +32,7 @@ from ocrlab.debug.diagnosis.explanations.source import (
     Source,
     dotted,
     last_name,
-    own_nodes,
+    why_none,
 )
 
 LAYERS = (
@@ -400,11 +402,12 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
             f"`{code}` ({frame.place}) gets a float where a size (a whole number) belongs.{source_of}",
             "Use `//` in place of `/`, or `int(...)`.",
         )
-    tuple_ = where.node if where is not None and actual == "tuple" else None
+    tuple_ = where.node if where is not None and actual in ("tuple", "list") else None
     if where is not None and isinstance(tuple_, ast.Tuple) and len(tuple_.elts) == 1:
+        batched = ", and a batch of such tuples is a list of one tensor" if actual == "list" else ""
         return Explanation(
-            f"`{operand}` is a tuple of one item: the comma at the end of `{operand} = {where.code}` ({where.place}) "
-            f"makes it one. `{code}` ({frame.place}) takes a tensor.",
+            f"The comma at the end of `{where.name or operand} = {where.code}` ({where.place}) makes a tuple of one "
+            f"item{batched}. `{code}` ({frame.place}) takes a tensor.",
             "Remove the comma at the end of that line.",
             changed(where.source, tuple_, where.source.code(tuple_.elts[0])),
         )
@@ -731,6 +734,8 @@ def operands_of_wrong_types(fact: Fact, failure: Failure) -> Explanation | None:
             return Explanation(
                 f"`{text}` is a layer ({kind}) in `{code}` ({frame.place}), not its output.", f"Call it: `{text}(x)`."
             )
+        if kind == "NoneType" and text.endswith(".grad"):
+            return parameter_without_gradient(failure, f"`{text}` is None in `{code}` ({frame.place})", text)
         if kind == "NoneType":
             where = origin(failure, place[0], node, frame) if source is not None else None
             source_of = (
@@ -774,23 +779,13 @@ def type_of(failure: Failure, node: ast.expr) -> str:
 
 
 def no_return(failure: Failure, where: Origin | None) -> str:
-    """Name a function of the program that returns nothing."""
-    names = [last_name(where.node.func)] if where is not None and isinstance(where.node, ast.Call) else []
-    for source in failure.all_sources():
-        functions = [f for name in names for f in source.functions(name)]
-        for name in names:
-            for owner in source.classes(name):
-                functions += [
-                    f for f in owner.body if isinstance(f, ast.FunctionDef) and f.name in ("forward", "__call__")
-                ]
-        functions += [node for node in source.nodes if isinstance(node, ast.FunctionDef) and node.name == "forward"]
-        for function in functions:
-            if not any(isinstance(node, ast.Return) and node.value is not None for node in own_nodes(function)):
-                outer = source.class_at(function.lineno)
-                return (
-                    f" `{outer.name + '.' if outer else ''}{function.name}` ({source.place(function)}) ends "
-                    "without `return`."
-                )
+    """Name a function of the program that returns nothing, or the path through it that does."""
+    for source, function in called_functions(failure, where) if where is not None else ():
+        why = why_none(source, function)
+        if why:
+            outer = source.class_at(function.lineno)
+            name = f"{outer.name + '.' if outer else ''}{function.name}"
+            return f" `{name}` ({source.place(function)}) returns None{why}."
     return ""
 
 

@@ -130,7 +130,11 @@ def parameters_without_a_gradient(fact: Fact, failure: Failure) -> Explanation |
 
 
 def parameter_without_gradient(failure: Failure, start: str, gradient: str) -> Explanation:
-    """Explain a gradient that is None by the model whose parameters have none, and by why they have none."""
+    """Explain a gradient that is None: of the result of an operation, or of parameters, and why they have none."""
+    owner = gradient.removesuffix(".grad")
+    value = failure.value(owner)
+    if value is not None and value.made_by:
+        return _not_a_leaf(failure, f"{start}: `{owner}` is the result of an operation ({value.made_by})", owner)
     models = [v for _, v in failure.values(library=False) if v.kind == "module" and v.without_grad]
     model = max(models, key=lambda v: int(v.trained_count), default=None)
     line = freezing_line(failure)
@@ -162,6 +166,35 @@ def parameter_without_gradient(failure: Failure, start: str, gradient: str) -> E
         + (why or "The loss does not depend on what they compute."),
         f"{skip}; or {use}. (`nn.utils.clip_grad_norm_` skips such parameters.)",
     )
+
+
+def _not_a_leaf(failure: Failure, start: str, owner: str) -> Explanation:
+    text = f"{start}, and `backward()` keeps the gradients of leaves only."
+    assigned = [(s, n) for s in failure.all_sources() for n in s.nodes if isinstance(n, ast.Assign)]
+    results = [(s, n, leaf) for s, n in assigned if (leaf := _leaf_inside(n.value)) is not None]
+    chosen = [entry for entry in results if dotted(entry[1].targets[0]) == owner] or results
+    if len(chosen) != 1:
+        return Explanation(
+            text,
+            f"Make it a leaf: call `.requires_grad_()` last, after every operation that makes `{owner}` (with "
+            f"`.detach()` before it), or call `{owner}.retain_grad()`.",
+        )
+    source, node, leaf = chosen[0]
+    name, value = source.code(node.targets[0]), in_parentheses(source, node.value)
+    after = f"{value.replace(', requires_grad=True', '')}.requires_grad_()"
+    return Explanation(
+        f"{text} `{source.code(node)}` ({source.place(node)}) computes `{name}` from the leaf `{source.code(leaf)}`.",
+        f"Ask for the gradient last: `{name} = {after}`.",
+        changed(source, node.value, after),
+    )
+
+
+def _leaf_inside(value: ast.expr) -> ast.Call | None:
+    """Return the call with `requires_grad=True` inside of an expression, which computes something else from it."""
+    for part in ast.walk(value):
+        if isinstance(part, ast.Call) and any(k.arg == "requires_grad" and constant(k.value) for k in part.keywords):
+            return None if part is value else part
+    return None
 
 
 def left_out(failure: Failure, attribute: str) -> tuple[str, bool]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import builtins
-import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ocrlab.debug.diagnosis.explanations.explanation import ANY, Explanation, explains, listed
 from ocrlab.debug.diagnosis.explanations.explanation import changed as edit
-from ocrlab.debug.diagnosis.explanations.failure import LIBRARY, Cell, Failure
-from ocrlab.debug.diagnosis.explanations.messages import INTEGER, Fact, facts, state_dict_keys
+from ocrlab.debug.diagnosis.explanations.failure import Cell, Failure
+from ocrlab.debug.diagnosis.explanations.messages import INTEGER, Fact, facts
 from ocrlab.debug.diagnosis.explanations.names import local_name, nearest_name
 from ocrlab.debug.diagnosis.explanations.origins import own_statement_nodes
 from ocrlab.debug.diagnosis.explanations.source import (
@@ -302,45 +301,6 @@ def upgraded_without_restart(fact: Fact, failure: Failure) -> Explanation | None
     )
     return Explanation(
         text, "Restart the kernel after the install cell, and run the imports again. Put installs into the first cell."
-    )
-
-
-@explains("index")
-def figure_of_an_earlier_cell(fact: Fact, failure: Failure) -> Explanation | None:
-    """A current figure that the inline backend has closed at the end of its cell."""
-    cell = failing_cell(failure)
-    frame = failure.frame
-    if cell is None or frame is None:
-        return None
-    statement = cell.source.statement_at(frame.line)
-    current = (
-        [node for node in ast.walk(statement) if isinstance(node, ast.Call) and last_name(node.func) in ("gca", "gcf")]
-        if statement
-        else []
-    )
-    drawn_in = [
-        c
-        for c in run_before(failure, cell)
-        if any(isinstance(n, ast.Call) and dotted(n.func).startswith("plt.") for n in ast.walk(c.source.tree))
-    ]
-    here = [
-        n
-        for n in ast.walk(cell.source.tree)
-        if isinstance(n, ast.Call)
-        and dotted(n.func) in ("plt.plot", "plt.subplots", "plt.imshow", "plt.scatter", "plt.bar")
-        and n.lineno < frame.line
-    ]
-    if not current or not drawn_in or here:
-        return None
-    code = cell.source.code(current[0])
-    text = (
-        f"`{code}` makes a new, empty figure here: the notebook shows and closes every figure at the end of its "
-        f"cell, so that of cell {drawn_in[-1].number} is gone."
-    )
-    return Explanation(
-        text,
-        "Draw and change the curve in the same cell, or keep the objects: `fig, ax = plt.subplots()` in cell "
-        f"{drawn_in[-1].number} and `ax.lines[0]` here.",
     )
 
 
@@ -706,6 +666,12 @@ def _assigned(cell: Cell, name: str) -> ast.stmt | None:
     return cell.source.statement_at(nodes[-1].lineno) if nodes else None
 
 
+def _draws(cell: Cell, name: str) -> bool:
+    """Return whether a cell draws a name from an iterator, as the loops do that use it too."""
+    assignment = _assigned(cell, name)
+    return assignment is not None and any(True for _ in cell.source.calls("next", "iter", inside=assignment))
+
+
 def _changed_since(
     failure: Failure, cell: Cell, maker: Cell, name: str, steps: int = 3
 ) -> tuple[str, Cell, ast.stmt] | None:
@@ -745,6 +711,16 @@ def made_before_a_change(fact: Fact, failure: Failure) -> Explanation | None:
     numbers = {n for value in fact.values.values() for n in (value if isinstance(value, tuple) else (value,))}
     for name in names_behind(failure, cell):
         maker = next((c for c in reversed(before) if _assigned(c, name)), None)
+        loop = _assigned(maker, name) if maker is not None else None
+        first = next((c for c in reversed(before) if isinstance(_assigned(c, name), ast.Assign)), None)
+        if maker is not None and first is not None and isinstance(loop, ast.For) and not _draws(first, name):
+            head = maker.source.code(loop).partition(":")[0]
+            return Explanation(
+                f"The loop `{head}` of cell {maker.number} has overwritten the `{name}` of cell {first.number} "
+                f"(`{first.source.code(_assigned(first, name))[:80]}`): `{name}` is now what the loop had last.",
+                f"Give the loop variables of cell {maker.number} other names, run cell {first.number} again to get "
+                f"`{name}` back, and then this cell.",
+            )
         changed = _changed_since(failure, cell, maker, name) if maker is not None else None
         if maker is None or changed is None:
             continue
@@ -767,41 +743,6 @@ def made_before_a_change(fact: Fact, failure: Failure) -> Explanation | None:
             f"{cause}, and cell {maker.number} was not run again.{now}",
             f"Run {again(failure, maker, cell)}; or restart the kernel and run all cells.",
         )
-    return None
-
-
-@explains("state_dict")
-def saved_with_another_value(fact: Fact, failure: Failure) -> Explanation | None:
-    """Weights that an earlier cell saved, before another one changed the size that the model is built with."""
-    cell = failing_cell(failure)
-    mismatched = state_dict_keys(failure.message)[2]
-    frame = failure.own_frames[0] if failure.own_frames else None
-    if cell is None or frame is None or not mismatched:
-        return None
-    before = run_before(failure, cell)
-    for save in reversed(before):
-        model = next((root(call.args[0]) for call in save.source.calls("save") if call.args), "")
-        maker = next((c for c in reversed([*run_before(failure, save), save]) if model and _assigned(c, model)), None)
-        assignment = _assigned(maker, model) if maker is not None else None
-        for part in sorted(_loads(assignment)) if assignment is not None and maker is not None else ():
-            changer = next((c for c in reversed(before) if _assigned(c, part)), None)
-            change = _assigned(changer, part) if changer is not None else None
-            if changer is None or change is None or (changer.count or 0) <= (maker.count or 0):  # type: ignore[union-attr]
-                continue
-            key, saved, now = mismatched[0]
-            old, new = next(
-                ((a, b) for a, b in zip(saved.split(", "), now.split(", "), strict=False) if a != b), ("", "")
-            )
-            layer = key.rpartition(".")[0]
-            return Explanation(
-                f"Cell {save.number} saved the `{model}` that cell {maker.number} had made by "  # type: ignore[union-attr]
-                f"`{maker.source.code(assignment)}` when `{part}` was {old}; cell {changer.number} "  # type: ignore[union-attr]
-                f"(`{changer.source.code(change)[:80]}`) has changed it since, and the model of this cell is built for "
-                f"{new}: `{key}` is ({saved}) in the file and ({now}) in the model.",
-                f"Load everything but that layer: `state = {{k: v for k, v in torch.load(...).items() if not "
-                f"k.startswith({layer + '.'!r})}}`, then `load_state_dict(state, strict=False)`, and train `{layer}` "
-                f"anew; or build the model with {part} = {old}, load, and replace `{layer}`.",
-            )
     return None
 
 
@@ -843,88 +784,6 @@ def backward_run_twice(fact: Fact, failure: Failure) -> Explanation | None:
         f"Run cell {maker.number} again before this one: its forward pass makes a new graph. Forward pass, "
         "`backward()` and `step()` belong into one cell.",
     )
-
-
-@explains("removed_api")
-def module_of_an_earlier_version(fact: Fact, failure: Failure) -> Explanation | None:
-    """A module of the user's own whose file has got a name after the kernel had imported it."""
-    cell, module, name = failing_cell(failure), str(fact.module), str(fact.attribute or "")
-    file = f"{module.replace('.', '/')}.py"
-    if cell is None or not name:
-        return None
-    again = f"Load it again: `import importlib, {module}; importlib.reload({module})`"
-    fix = f"{again}, and repeat `from {module} import ...`; or restart the kernel. `%load_ext autoreload` and "
-    fix += "`%autoreload 2` in the first cell do that by themselves."
-    once = f"the kernel had imported `{module}` already. Python runs a module at its first import only; later imports "
-    once += f"give the old one from `sys.modules`, without `{name}`."
-    for writer in reversed(run_before(failure, cell)):
-        first, _, text = writer.text.lstrip().partition("\n")
-        names = {getattr(n, "name", getattr(n, "id", "")) for n in Source(text, file).nodes}
-        if first.startswith("%%writefile") and first.split()[-1].endswith(file) and name in names:
-            start = f"Cell {writer.number} (In[{writer.count}]) has written a `{file}` that has `{name}`, but {once}"
-            return Explanation(start, fix)
-    if f"/{file})" in failure.message and not LIBRARY.search(failure.message):
-        start = f"The `{file}` that the kernel has loaded has no `{name}`. If it is in the file now, {once}"
-        return Explanation(start, f"{fix} If it is not in the file, correct the name.")
-    return None
-
-
-# Modules of the standard library whose functions hide others of the same name.
-HIDING = ("math", "cmath", "os", "random", "statistics", "operator", "time")
-
-
-@explains(ANY)
-def function_of_another_module(_: Fact, failure: Failure) -> Explanation | None:
-    """A function that an import, mostly of everything (`*`), has replaced by another; a function of `math`."""
-    frame, source, cell = failure.frame, failure.source(failure.frame), failing_cell(failure)
-    statement = source.statement_at(frame.line) if source is not None and frame is not None else None
-    if source is None or statement is None or failure.type not in ("TypeError", "ValueError"):
-        return None
-    if frame is None or failure.frames[-1] is not frame:
-        return None
-    library = "np" if "array" in failure.message else "torch"
-    scalar = {"not_scalar", "real_number"} & {fact.kind for fact in facts(failure.type, failure.message)}
-    places = [c.source for c in [*run_before(failure, cell), cell]] if cell is not None else [source]
-    imports = [(p, n, a) for p in places for n in p.nodes if isinstance(n, ast.ImportFrom) for a in n.names]
-    for call in (n for n in own_statement_nodes(statement) if isinstance(n, ast.Call) and n.args):
-        if frame.expression and " ".join(frame.expression.split()) != source.code(call):
-            continue
-        argument, name = source.code(call.args[0]), call.func.id if isinstance(call.func, ast.Name) else ""
-        if scalar and dotted(call.func).startswith("math."):
-            after = f"{library}.{last_name(call.func)}"
-            text = f"`{source.code(call.func)}` takes a single number, and `{argument}` ({frame.place}) has several."
-            return Explanation(text, f"Write `{after}({argument})`.", edit(source, call.func, after))
-        named = [(p, n) for p, n, a in imports if name and (name == (a.asname or a.name) or _offers(n, a, name))]
-        if not named or named[-1][1].module not in HIDING or any(True for p in places for _ in p.functions(name)):
-            continue
-        place, node = named[-1]
-        code, right = place.code(node), f"{'builtins' if hasattr(builtins, name) else library}.{name}"
-        hides = f" and hides Python's own `{name}`" if hasattr(builtins, name) else ""
-        back = ""
-        if named[1:]:
-            earlier, old = named[-2]
-            right, old_code = f"{old.module}.{name}", earlier.code(old)
-            hides = f" and hides the `{name}` of `{old_code}` ({earlier.place(old)})"
-            back = f", and run `{old_code}` again" if cell is not None else ""
-        fix = (
-            f"In place of `{code}` write `import {node.module}`, with `{node.module}.{name}` where that is meant{back}"
-        )
-        own = f"{fix}; `{name}` is then Python's own again." if right.startswith("builtins.") else ""
-        takes = ", which takes single numbers" if node.module in HIDING[:2] else ""
-        return Explanation(
-            f"`{name}` is `{node.module}.{name}` here{takes}: `{code}` ({place.place(node)}) brings it{hides}. "
-            f"`{argument}` was not meant for it.",
-            own or f"Write `{right}({argument})`. {fix}.",
-        )
-    return None
-
-
-def _offers(node: ast.ImportFrom, alias: ast.alias, name: str) -> bool:
-    """Return whether `from module import *` brings a name, for modules that are safe to import here."""
-    if alias.name != "*" or node.module not in HIDING:
-        return alias.name == "*" and node.module == "torch"
-    module = importlib.import_module(node.module)
-    return name in getattr(module, "__all__", [n for n in dir(module) if not n.startswith("_")])
 
 
 @explains("no_attribute", "removed_api")

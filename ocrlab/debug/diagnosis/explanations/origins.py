@@ -263,6 +263,25 @@ def returned(failure: Failure, place: Origin) -> Origin:
     return origin(failure, places[0][0], places[0][1], None)
 
 
+def called_functions(failure: Failure, where: Origin) -> list[tuple[Source, ast.FunctionDef]]:
+    """Return the program's own functions that a call may run: by its name, or the forward pass of its object."""
+    if not isinstance(where.node, ast.Call):
+        return []
+    names = [last_name(where.node.func)]
+    maker = origin(failure, where.source, where.node.func, where.frame).node
+    names += [last_name(maker.func)] if isinstance(maker, ast.Call) else []
+    return [
+        (source, function)
+        for source in failure.all_sources()
+        for name in names
+        for function in [
+            *source.functions(name),
+            *(f for c in source.classes(name) for f in c.body if isinstance(f, ast.FunctionDef)),
+        ]
+        if function.name in (name, "forward", "__call__")
+    ]
+
+
 def loader_of(failure: Failure, place: Origin) -> Origin | None:
     """Return the `DataLoader(...)` call behind an expression."""
     node = place.node

@@ -147,7 +147,7 @@ def _dropped_again(failure: Failure, key: str) -> Explanation | None:
         isinstance(statement, ast.Assign) and any(dotted(target) == table for target in statement.targets)
     )
     again = (
-        " The line changes the table itself, so a second run of its cell finds it dropped already."
+        f" The line changes the table itself: after a first run of its cell the {thing} is already dropped."
         if lasting and failure.cells
         else ""
     )

@@ -27,6 +27,7 @@ from ocrlab.debug.diagnosis.explanations.source import (
     last_name,
     own_nodes,
     parameters,
+    why_none,
 )
 
 MAX_FILES = 2000  # that are looked at in a folder
@@ -266,7 +267,7 @@ def sample_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
             entries = [f"`{key}[{missing.index}]` is {item!r}{_on_disk(item)}" for key, item in missing.entries.items()]
             which = f"sample {missing.index}" + (f" ({listed(entries, 3)})" if entries else "")
         text = f"{name} returned None for {which}"
-        why = _why_none(where[0], where[1], where[2]) if where is not None else ""
+        why = why_none(where[0], where[2], where[1]) if where is not None else ""
         find = "" if missing is not None else " To find it, print the index before that `return`."
         unread = " Do not hide what is wrong with it: log the file in the `except`." if "raises" in why else ""
         return Explanation(
@@ -297,44 +298,6 @@ def sample_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
     )
 
 
-def _why_none(source: Source, owner: ast.ClassDef, function: ast.FunctionDef) -> str:
-    """Say on which path a `__getitem__` returns None, or which method does that for it."""
-    parents = {child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
-    bare = next((n for n in own_nodes(function) if isinstance(n, ast.Return) and _is_none(n.value)), None)
-    handlers = [n for n in own_nodes(function) if isinstance(n, ast.ExceptHandler)]
-    if bare is not None:
-        at: ast.AST = bare
-        while isinstance(at, ast.stmt | ast.ExceptHandler) and not isinstance(
-            at, ast.If | ast.ExceptHandler | ast.FunctionDef
-        ):
-            at = parents[at]
-        text = f": `{source.code(bare)}` ({source.place(bare)})"
-        if isinstance(at, ast.ExceptHandler):
-            attempt = parents[at]
-            tried = (
-                source.code(attempt.body[0]) if isinstance(attempt, ast.Try) and len(attempt.body) == 1 else "its `try`"
-            )
-            tried = f"`{tried}`" if "`" not in tried else tried
-            caught = source.code(at.type) if at.type is not None else "any exception"
-            return (
-                f"{text} stands in the `except` for {caught}, so {tried} raises for it (a damaged, empty or missing "
-                "file, or another format)"
-            )
-        if isinstance(at, ast.If):
-            inside = any(bare in ast.walk(n) for n in at.body)
-            return f"{text}, as `{source.code(at.test)}` is {'true' if inside else 'false'} for it"
-        return text
-    if handlers:
-        return f": its `except` ({source.place(handlers[0])}) ends without a `return`"
-    if not any(isinstance(node, ast.Return) for node in own_nodes(function)):
-        return ": it has no `return`"
-    if not isinstance(function.body[-1], ast.Return):
-        return ": a path through it ends without `return`"
-    methods = [n for n in owner.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("__")]
-    helper = next((m for m in methods for n in own_nodes(m) if isinstance(n, ast.Return) and _is_none(n.value)), None)
-    return f": `{helper.name}` ({source.place(helper)}) returns None for it" if helper is not None else ""
-
-
 def _on_disk(text: str) -> str:
     """Say how large the file of a path is; nothing for other texts."""
     path = Path(text)
@@ -344,10 +307,6 @@ def _on_disk(text: str) -> str:
         return f", a file of {count(path.stat().st_size, 'byte')}"
     except OSError:
         return ", which does not exist"
-
-
-def _is_none(value: ast.expr | None) -> bool:
-    return value is None or (isinstance(value, ast.Constant) and value.value is None)
 
 
 def _not_a_tensor(kind: str, failure: Failure) -> Explanation | None:
@@ -534,6 +493,14 @@ def nearest_path(path: Path) -> str:
     return str(parent / match[0]) if match else ""
 
 
+def _padded_name(path: Path) -> str:
+    """Return the file beside a missing one whose name has more zeros in front; '' for none."""
+    if not path.stem.isdigit() or not path.parent.is_dir():
+        return ""
+    names = (f"{'0' * zeros}{path.name}" for zeros in range(1, 12))
+    return next((name for name in names if (path.parent / name).exists()), "")
+
+
 WRITERS = ("save", "dump", "to_csv", "to_", "write", "mkdir", "SummaryWriter", "FileHandler", "savefig")
 
 
@@ -592,6 +559,16 @@ def file_not_there(fact: Fact, failure: Failure) -> Explanation | None:
             f"{text} A relative path is looked up in the working directory, and `{line}` ({place}) has changed that.",
             "Use absolute paths: `ROOT = Path.cwd()` before any change of the directory, then `ROOT / ...`; or change"
             " back with `os.chdir(...)`. A relative `chdir` goes one folder further each time it runs.",
+        )
+    padded = _padded_name(path if path.is_absolute() else Path.cwd() / path)
+    if padded:
+        tables = [(s, c) for s in failure.all_sources() for c in s.calls("read_csv", "read_table", "read_excel")]
+        read = f" `{tables[0][0].code(tables[0][1])}` ({tables[0][0].place(tables[0][1])})" if tables else " A table"
+        return Explanation(
+            f"{text} `{path.parent}` has `{padded}`: the leading zeros are lost.{read} reads a column of digits as "
+            "integers.",
+            "Read that column as text, `pd.read_csv(..., dtype={'<column>': str})`, or write the zeros again: "
+            f"`f'{{number:0{len(Path(padded).stem)}d}}'`.",
         )
     script = Path(frame.file).parent
     if not path.is_absolute() and frame.cell is None and script.is_dir():

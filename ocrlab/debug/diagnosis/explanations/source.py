@@ -257,3 +257,61 @@ def constant(node: ast.AST | None) -> object:
         value = node.operand.value
         return -value if isinstance(value, int | float) else None
     return node.value if isinstance(node, ast.Constant) else None
+
+
+def why_none(source: Source, function: ast.FunctionDef, owner: ast.ClassDef | None = None) -> str:
+    """Say on which path a function returns None, or which method of its class does that for it; '' where none is."""
+    parents = {child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
+    bare = next((n for n in own_nodes(function) if isinstance(n, ast.Return) and _is_none(n.value)), None)
+    handlers = [n for n in own_nodes(function) if isinstance(n, ast.ExceptHandler)]
+    if bare is not None:
+        at: ast.AST = bare
+        while isinstance(at, ast.stmt | ast.ExceptHandler) and not isinstance(
+            at, ast.If | ast.ExceptHandler | ast.FunctionDef
+        ):
+            at = parents[at]
+        text = f": `{source.code(bare)}` ({source.place(bare)})"
+        if isinstance(at, ast.ExceptHandler):
+            attempt = parents[at]
+            tried = (
+                source.code(attempt.body[0]) if isinstance(attempt, ast.Try) and len(attempt.body) == 1 else "its `try`"
+            )
+            tried = f"`{tried}`" if "`" not in tried else tried
+            caught = source.code(at.type) if at.type is not None else "any exception"
+            return (
+                f"{text} stands in the `except` for {caught}, so {tried} raises for it (a damaged, empty or missing "
+                "file, or another format)"
+            )
+        if isinstance(at, ast.If):
+            inside = any(bare in ast.walk(n) for n in at.body)
+            return f"{text}, as `{source.code(at.test)}` is {'true' if inside else 'false'} for it"
+        return text
+    if handlers and not isinstance(function.body[-1], ast.Return):
+        return f": its `except` ({source.place(handlers[0])}) ends without a `return`"
+    if not any(isinstance(node, ast.Return) for node in own_nodes(function)):
+        return ": it has no `return`"
+    end = _open_end(function.body)
+    if end is not None:
+        test = f" where `{source.code(end[0].test)}` is {end[1]} ({source.place(end[0])})" if end[0] is not None else ""
+        return f": it ends without `return`{test}"
+    methods = [n for n in owner.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("__")] if owner else []
+    helper = next((m for m in methods for n in own_nodes(m) if isinstance(n, ast.Return) and _is_none(n.value)), None)
+    return f": `{helper.name}` ({source.place(helper)}) returns None for it" if helper is not None else ""
+
+
+def _open_end(body: list[ast.stmt]) -> tuple[ast.If | None, str] | None:
+    """Return the last `if` without a `return` in a branch, and its value there; None where every path returns."""
+    last = body[-1] if body else None
+    if isinstance(last, ast.If):
+        for branch, value in ((last.body, "true"), (last.orelse, "false")):
+            end = _open_end(branch)
+            if end is not None:
+                return end if end[0] is not None else (last, value)
+        return None
+    if isinstance(last, ast.With):
+        return _open_end(last.body)
+    return None if isinstance(last, ast.Return | ast.Raise | ast.Try | ast.While | ast.Match) else (None, "")
+
+
+def _is_none(value: ast.expr | None) -> bool:
+    return value is None or (isinstance(value, ast.Constant) and value.value is None)

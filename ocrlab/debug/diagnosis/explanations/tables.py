@@ -123,8 +123,7 @@ def missing_values_in_a_column(fact: Fact, failure: Failure) -> Explanation | No
     )
     text += f", which whole numbers cannot hold ({frame.place}: `{source.code(place[1])}`)."
     look = f"`{table}[{code}.isna()]` shows the rows."
-    mapping = assignment.node if assignment is not None and isinstance(assignment.node, ast.Call) else None
-    if assignment is None or mapping is None or last_name(mapping.func) not in ("map", "replace") or not mapping.args:
+    if assignment is None or not _is_mapping(assignment.node):
         where = f" It comes from `{assignment.code}` ({assignment.place})." if assignment is not None else ""
         return Explanation(
             text + where,
@@ -132,6 +131,28 @@ def missing_values_in_a_column(fact: Fact, failure: Failure) -> Explanation | No
             "them a value that is right for them; filling in 0 would make a class or a measurement of them, and torch "
             "does not read pandas' `Int64`.",
         )
+    reason, fix = _unmapped_values(failure, assignment, gap)
+    return Explanation(f"{text}{reason}", f"{fix} {look}")
+
+
+def label_without_an_entry(failure: Failure, maker: Origin | None) -> tuple[str, str] | None:
+    """Say why labels from a column are floats: its `map` gives NaN for some values. With a fix; None for others."""
+    for node in ast.walk(maker.node) if maker is not None else ():
+        if maker is not None and isinstance(node, ast.Subscript):
+            assignment = _column_assignment(failure, maker.source, node, maker.node.lineno)
+            if assignment is not None and _is_mapping(assignment.node):
+                return _unmapped_values(failure, assignment, None)
+    return None
+
+
+def _is_mapping(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and last_name(node.func) in ("map", "replace") and bool(node.args)
+
+
+def _unmapped_values(failure: Failure, assignment: Origin, gap: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Say which values a `map` has no entry for, as far as they are known, with a fix."""
+    mapping = assignment.node
+    assert isinstance(mapping, ast.Call)
     keys_code = assignment.source.code(mapping.args[0])
     keys_place = origin(failure, assignment.source, mapping.args[0], None)
     keys = [str(constant(k)) for k in keys_place.node.keys] if isinstance(keys_place.node, ast.Dict) else []
@@ -144,12 +165,12 @@ def missing_values_in_a_column(fact: Fact, failure: Failure) -> Explanation | No
     unknown = [(row, word) for row, word in enumerate(spelled) if keys and word not in keys]
     if not unknown and gap and str(origin_column) in gap["texts"]:
         unknown = [(gap["row"], _respelled(gap["texts"][str(origin_column)].strip("'\""), spelling))]
-    text += f" `{assignment.code}` ({assignment.place}) gives NaN for each value that is not a key of `{keys_code}`"
+    text = f" `{assignment.code}` ({assignment.place}) gives NaN for each value that is not a key of `{keys_code}`"
     if not unknown:
-        return Explanation(
+        return (
             f"{text}.",
-            f"{look} Correct the spelling (capitals, blanks) with `.str.strip().str.lower()` before `.map`, or add the "
-            f"missing keys to `{keys_code}`; do not fill in a class for them.",
+            "Correct the spelling (capitals, blanks) with `.str.strip().str.lower()` before `.map`, or add the missing "
+            f"keys to `{keys_code}`; do not fill in a class for them.",
         )
     row, value = unknown[0]
     near = next((key for key in keys if key.lower() == value.strip().lower()), None)
@@ -164,7 +185,7 @@ def missing_values_in_a_column(fact: Fact, failure: Failure) -> Explanation | No
     )
     if near is not None:
         text += f" It differs from {near!r} only in capitals or blanks."
-    return Explanation(text, f"{fix} {look}")
+    return text, fix
 
 
 def _respelled(text: str, methods: list[str]) -> str:

@@ -12,6 +12,7 @@ from ocrlab.debug.diagnosis.explanations.layers import failing_layer
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, failing_expression, origin
 from ocrlab.debug.diagnosis.explanations.source import Source, argument, dotted, last_name
+from ocrlab.debug.diagnosis.explanations.tables import label_without_an_entry
 
 TORCH_NAMES = {
     "long": "int64",
@@ -172,6 +173,24 @@ def _maker(failure: Failure, name: str) -> Origin | None:
         return None
     where = origin(failure, source, node, frame)
     return where if isinstance(where.node, ast.Call | ast.BinOp) else None
+
+
+@explains("not_scalar", "real_number")
+def function_of_math(fact: Fact, failure: Failure) -> Explanation | None:
+    """A function of `math`, which takes a single number, of a tensor or an array with several."""
+    frame, place = failure.frame, failing_expression(failure, failure.frame, ast.Call)
+    statement = place[0].statement_at(frame.line) if place is not None and frame is not None else None
+    for call in (n for n in ast.walk(statement) if isinstance(n, ast.Call) and n.args) if statement else ():
+        if place is not None and frame is not None and dotted(call.func).startswith("math."):
+            library = "np" if "array" in failure.message else "torch"
+            after = f"{library}.{last_name(call.func)}"
+            code, operand = place[0].code(call.func), place[0].code(call.args[0])
+            return Explanation(
+                f"`{code}` takes a single number, and `{operand}` ({frame.place}) has several.",
+                f"Write `{after}({operand})`.",
+                changed(place[0], call.func, after),
+            )
+    return None
 
 
 @explains("boolean_arithmetic")
@@ -464,10 +483,7 @@ def types_differ(fact: Fact, failure: Failure) -> Explanation | None:
     ):
         name = _second_argument(failure)
         if expected == "int64":
-            return Explanation(
-                f"{name} is {actual}, but this loss takes class indices (int64).",
-                f"Convert it: `{name.strip('`')}.long()`.",
-            )
+            return _indices(failure, name, actual)
         return Explanation(
             f"{name} is {target.dtype}, but this loss takes numbers of the type of the model's output "
             f"({output.dtype}).",
@@ -478,11 +494,7 @@ def types_differ(fact: Fact, failure: Failure) -> Explanation | None:
         and actual.startswith("float")
         and (failure.in_library("cross_entropy") or "target" in failure.message)
     ):
-        name = _second_argument(failure)
-        return Explanation(
-            f"{name} is {actual}, but this loss takes class indices (int64).",
-            f"Convert it: `{name.strip('`')}.long()`.",
-        )
+        return _indices(failure, _second_argument(failure), actual)
     stored = failing_expression(failure, failure.frame, ast.AugAssign)
     if "cast to the desired output type" in failure.message and stored is not None:
         written, code = stored[0].code(getattr(stored[1], "target", None)), stored[0].code(stored[1])
@@ -568,6 +580,16 @@ def types_differ(fact: Fact, failure: Failure) -> Explanation | None:
         )
     what = "it" if culprit else f"the {actual} side"
     return Explanation(text, f"Convert {what}: `{culprit or 'x'}.{METHODS.get(expected, 'float()')}`.")
+
+
+def _indices(failure: Failure, name: str, actual: str) -> Explanation:
+    """Explain a target that should be class indices."""
+    text = f"{name} is {actual}, but this loss takes class indices (int64)."
+    gap = label_without_an_entry(failure, _maker(failure, name.strip("`"))) if actual.startswith("float") else None
+    if gap is not None:
+        after = f"then `.astype('int64')`; `{name.strip('`')}.long()` would make an arbitrary number of NaN."
+        return Explanation(f"{text}{gap[0]} A column with NaN is float64.", f"{gap[1].removesuffix('.')}, {after}")
+    return Explanation(text, f"Convert it: `{name.strip('`')}.long()`.")
 
 
 def _second_argument(failure: Failure) -> str:

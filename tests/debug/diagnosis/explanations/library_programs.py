@@ -254,7 +254,7 @@ LIBRARY_PROGRAMS |= {
         "def keep(module, inputs, output):\n    return output.shape\n"
         "enc = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())\nenc[0].register_forward_hook(keep)\n"
         "enc(torch.rand(1, 1, 9, 9))\n",
-        ["`keep`", "`output.shape`", "replaces the output", "no `return`"],
+        ["of `enc[0]`", "`output.shape`", "replaces the output", "no `return`"],
     ),
     "letters_of_a_transposed_weight": (
         'x, w = torch.randn(5, 7, 12), torch.randn(9, 12)\ntorch.einsum("bnd,de->bne", x, w)\n',

@@ -75,7 +75,7 @@ NOTEBOOKS: dict[str, tuple[str, str, list[str]]] = {
     "a_column_that_is_dropped_again": (
         "1 2 2",
         "import pandas as pd\ntable = pd.DataFrame({'a': [1], 'b': [2]})\n---\ntable.drop(columns='b', inplace=True)",
-        ["drops the column ['b']", "a second run of its cell finds it dropped already", "this one once"],
+        ["drops the column ['b']", "after a first run of its cell the column is already dropped", "this one once"],
     ),
     "a_size_of_before": (
         "1 2 4 3 4",
@@ -83,17 +83,11 @@ NOTEBOOKS: dict[str, tuple[str, str, list[str]]] = {
         "cols = torch.cat([cols, cols], 1)\n---\ndef mean():\n    scores = net(cols)\n    return scores.mean()\nmean()",
         ["`net` was made in cell 2 (In[2]) with an earlier value of `cols`", "now gets 6"],
     ),
-    "a_module_that_was_written_again": (
-        "1 2 3 1 2 4",
-        "%%writefile tools_of_a_test.py\ndef area(x):\n    return x * x\n~~~\n"
-        "%%writefile tools_of_a_test.py\ndef ring(x):\n    return 3 * x\n---\n"
-        "import tools_of_a_test\n---\ntools_of_a_test.area(3)\n---\ntools_of_a_test.ring(3)",
-        ["has written a `tools_of_a_test.py` that has `ring`", "`sys.modules`", "importlib.reload(tools_of_a_test)"],
-    ),
-    "a_star_that_hides": (
+    "a_loop_that_takes_a_name": (
         "1 2 3",
-        "import torch\nfrom torch import log\n---\nfrom math import *\n---\nlog(torch.rand(3))",
-        ["`log` is `math.log` here", "hides the `log` of `from torch import log`", "Write `torch.log(torch.rand(3))`"],
+        "import torch\nx = torch.rand(9, 4)\ny = torch.randint(0, 2, (9,))\nparts = [(x[:2], y[:2])]\n---\n"
+        "for a, y in parts:\n    print(a.mean())\n---\ntorch.nn.functional.cross_entropy(torch.nn.Linear(4, 2)(x), y)",
+        ["`for a, y in parts` of cell 2 has overwritten the `y` of cell 1", "other names", "run cell 1 again"],
     ),
     "changed_folder": (
         "1 2 3",

@@ -222,13 +222,6 @@ window(torch.arange(5) / 5)
 """,
         ["`math.cos` takes a single number", "torch.cos(x)"],
     ),
-    "an_open_of_another_module": (
-        """
-from os import *
-open("names.txt", "w")
-""",
-        ["`open` is `os.open` here", "`from os import *`", "`import os`"],
-    ),
     "class_weights_in_a_sampler": (
         """
 labels = torch.tensor([0] * 90 + [1] * 10)
@@ -385,7 +378,7 @@ loss.backward()
 z = torch.rand(3, 4).flatten(1),
 F.dropout(z)
 """,
-        ["a tuple of one item: the comma at the end", "z = torch.rand(3, 4).flatten(1)"],
+        ["a tuple of one item", "The comma at the end", "z = torch.rand(3, 4).flatten(1)"],
     ),
     "layers_appended_to_a_list": (
         """
@@ -1128,7 +1121,113 @@ class B(nn.Module):
 b = B()
 F.relu(b(torch.rand(1, 2)))
 """,
-        ["`b(torch.rand(1, 2))` is None", "`B.forward`", "ends without `return`"],
+        ["`b(torch.rand(1, 2))` is None", "`B.forward`", "has no `return`"],
+    ),
+    "no_return_in_one_mode": (
+        """
+class Roof(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.area = nn.Linear(4, 1)
+    def forward(self, x):
+        if self.training:
+            x = F.dropout(self.area(x), 0.2)
+        else:
+            return self.area(x)
+def train(model):
+    guess = model(torch.rand(3, 4))
+    return guess.mean()
+train(Roof())
+""",
+        ["`Roof.forward`", "without `return` where `self.training` is true"],
+    ),
+    "a_label_with_a_comma": (
+        """
+class Nests(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, i):
+        eggs = torch.tensor(i),
+        return torch.rand(3), eggs
+for nest, eggs in DataLoader(Nests(), batch_size=2):
+    F.cross_entropy(torch.rand(2, 4), eggs)
+""",
+        ["The comma at the end of `eggs = torch.tensor(i),`", "a list of one tensor", "Remove the comma"],
+    ),
+    "labels_of_a_column_with_a_gap": (
+        """
+import pandas as pd
+table = pd.DataFrame({"kind": ["elm", "oak", "Oak "] * 4})
+numbers = {"elm": 0, "oak": 1}
+table["label"] = table["kind"].map(numbers)
+labels = torch.tensor(table["label"].to_numpy())
+F.cross_entropy(torch.rand(12, 2), labels)
+""",
+        ["gives NaN for each value that is not a key of `numbers`", "A column with NaN is float64", "capitals"],
+    ),
+    "a_hyphen_in_an_option": (
+        """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--hidden-size", type=int, default=8)
+args = parser.parse_args([])
+size = 2
+nn.Linear(4, args.hidden-size)
+""",
+        ["as the subtraction of `size`", "Write `args.hidden_size`"],
+    ),
+    "ids_without_their_zeros": (
+        """
+import io, os, tempfile
+import pandas as pd
+from PIL import Image
+folder = tempfile.mkdtemp()
+open(os.path.join(folder, "0007.png"), "w").close()
+table = pd.read_csv(io.StringIO("scan,grade\\n0007,2\\n"))
+for scan in table.scan:
+    Image.open(os.path.join(folder, f"{scan}.png"))
+""",
+        ["has `0007.png`", "leading zeros", "pd.read_csv(io.StringIO", "dtype={", "number:04d"],
+    ),
+    "gradient_of_a_result_in_an_update": (
+        """
+rate = torch.ones(3, requires_grad=True) * 0.1
+(rate ** 2).sum().backward()
+with torch.no_grad():
+    rate -= 0.5 * rate.grad
+""",
+        [
+            "`rate` is the result of an operation",
+            "from the leaf `torch.ones(3, requires_grad=True)`",
+            "`rate = (torch.ones(3) * 0.1).requires_grad_()`",
+        ],
+    ),
+    "weights_under_a_name_of_their_own": (
+        """
+import io
+file = io.BytesIO()
+def keep(actor, adam):
+    torch.save({"adam": adam.state_dict(), "actor": actor.state_dict(), "games": 3}, file)
+actor = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+keep(actor, torch.optim.Adam(actor.parameters()))
+file.seek(0)
+actor.load_state_dict(torch.load(file))
+""",
+        ["a dict with the entries", "under 'actor'", "load_state_dict(torch.load(file)['actor'])"],
+    ),
+    "a_hook_that_detaches": (
+        """
+def store(kept):
+    def hook(module, inputs, output):
+        kept.append(output.detach())
+        return kept[-1]
+    return hook
+net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+net[1].register_forward_hook(store([]))
+loss = net(torch.rand(2, 3)).mean()
+loss.backward()
+""",
+        ["The forward hook of `net[1]`", "returns `kept[-1]`", "has no `return`"],
     ),
     "device_as_a_size": (
         """
