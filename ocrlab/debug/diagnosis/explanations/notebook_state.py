@@ -304,6 +304,45 @@ def upgraded_without_restart(fact: Fact, failure: Failure) -> Explanation | None
     )
 
 
+@explains("index")
+def figure_of_an_earlier_cell(fact: Fact, failure: Failure) -> Explanation | None:
+    """A current figure that the inline backend has closed at the end of its cell."""
+    cell = failing_cell(failure)
+    frame = failure.frame
+    if cell is None or frame is None:
+        return None
+    statement = cell.source.statement_at(frame.line)
+    current = (
+        [node for node in ast.walk(statement) if isinstance(node, ast.Call) and last_name(node.func) in ("gca", "gcf")]
+        if statement
+        else []
+    )
+    drawn_in = [
+        c
+        for c in run_before(failure, cell)
+        if any(isinstance(n, ast.Call) and dotted(n.func).startswith("plt.") for n in ast.walk(c.source.tree))
+    ]
+    here = [
+        n
+        for n in ast.walk(cell.source.tree)
+        if isinstance(n, ast.Call)
+        and dotted(n.func) in ("plt.plot", "plt.subplots", "plt.imshow", "plt.scatter", "plt.bar")
+        and n.lineno < frame.line
+    ]
+    if not current or not drawn_in or here:
+        return None
+    code = cell.source.code(current[0])
+    text = (
+        f"`{code}` makes a new, empty figure here: the notebook shows and closes every figure at the end of its "
+        f"cell, so that of cell {drawn_in[-1].number} is gone."
+    )
+    return Explanation(
+        text,
+        "Draw and change the curve in the same cell, or keep the objects: `fig, ax = plt.subplots()` in cell "
+        f"{drawn_in[-1].number} and `ax.lines[0]` here.",
+    )
+
+
 def reassigned(failure: Failure) -> str:
     """Say which cell has changed a name of the failing line since another one made it."""
     cell = failing_cell(failure)
