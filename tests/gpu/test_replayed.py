@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ocrlab.debug.replay.tracing.tracer import traced
+from tests.debug.replay.tracing.traced_step import traced
 
 pytestmark = pytest.mark.gpu
 

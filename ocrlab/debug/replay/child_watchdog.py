@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import random
 import signal
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +22,10 @@ from ocrlab.run_folder.fail_safe import guarded
 
 LOADS = "ocrlab/debug/recorder/sample_recorder.py"  # on the stack of whoever loads
 LOADING = 3.0  # times longer that one sample may take to load
-LOOKS = 100  # places of a step that does not end: those of the last ten seconds
 SLOWER = 30.0  # times the longest time between two operators so far
 GRACE = 5.0  # seconds in which a program may end after that process of it which is replayed
 SLOWEST = 20.0  # seconds: what a single slow start can ask for at most
 STACK_SECONDS = 2.0
-STACKS = 5  # more of a loop, of which one may be in anything that it calls
 
 
 class ChildWatchdog(threading.Thread):
@@ -52,8 +48,6 @@ class ChildWatchdog(threading.Thread):
         self.root = 0  # the first one of its program
         self.gone: float | None = None  # since when it has ended
         self.is_left = False  # its program waited for something that only another rank would do, and was ended
-        self.is_moving = False  # operators went on, and the step did not end
-        self.places: deque[dict[str, Any]] = deque(maxlen=LOOKS)  # in which they were
 
     def run(self) -> None:
         step, began = None, 0.0
@@ -65,22 +59,19 @@ class ChildWatchdog(threading.Thread):
                 if now - (self.gone or now) > GRACE:
                     self._leave()
                     return
-                continue
-            if last is None or trace.get("state") != "running":
+            elif last is None or trace.get("state") != "running":
                 if self.loading and self._is_stuck(now):
                     return
                 if self.several and not trace and is_still(self.place, self.endless):
                     self._end(self.process.pid if self.process else 0)
                     return
-                continue
-            if step != trace.get("micro"):
-                step, began = trace.get("micro"), now
-            self.places.append(last.place)
-            patience = max(self.patience, min(SLOWER * last.slowest, SLOWEST))
-            self.is_moving = now - began > self.endless and now - last.time < patience
-            if self.is_moving or now - last.time > patience:
-                self._end(int(trace.get("pid") or 0))
-                return
+            else:
+                if step != trace.get("micro"):
+                    step, began = trace.get("micro"), now
+                patience = max(self.patience, min(SLOWER * last.slowest, SLOWEST))
+                if now - last.time > patience or now - began > self.endless:  # or its operators go on for ever
+                    self._end(int(trace.get("pid") or 0))
+                    return
 
     def _is_gone(self, now: float) -> bool:
         """Return whether the process that is replayed has ended, be it that its program goes on."""
@@ -126,37 +117,10 @@ class ChildWatchdog(threading.Thread):
             taken = stack_dumps.take(process_tree.descendants(pid)[:1], STACK_SECONDS)
             self.stacks = stack_dumps.text(taken)
             self.frame = next((frame for stack in taken for frame in _own_frames(stack)), "")
-            if self.is_moving:
-                self.frame = _loop([taken, *_stacks(pid)]) or self.frame
             self.awaits = self.frame if taken and _is_for_others(taken[0]) else ""
             run_folder.write_text(self.place / "stacks.txt", self.stacks, private=True)
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
-
-
-def _stacks(pid: int) -> Iterator[list[stack_dumps.Stack]]:
-    """Yield some more stacks of a process, for some seconds at most."""
-    end = time.monotonic() + STACK_SECONDS
-    for _ in range(STACKS):
-        if time.monotonic() > end:
-            return
-        time.sleep(random.uniform(0.01, 0.1))  # not in step with the loop
-        yield stack_dumps.take(process_tree.descendants(pid)[:1], STACK_SECONDS)
-
-
-def _loop(several: Sequence[Sequence[stack_dumps.Stack]]) -> str:
-    """Return the innermost line of the program's own that is in all of some stacks: a loop calls what else is seen."""
-    stacks = [_own_frames(taken[0])[::-1] for taken in several if taken]
-    same = itertools.takewhile(
-        lambda frames: len({_function(frame) for frame in frames}) == 1, zip(*stacks, strict=False)
-    )
-    return next((frames[-1] for frames in reversed(list(same))), "")
-
-
-def _function(frame: str) -> tuple[str, str]:
-    """Return the file and function of a line `file:number function`."""
-    place, _, function = frame.partition(" ")
-    return place.rpartition(":")[0], function
 
 
 def is_still(place: Path, longest: float) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab import redaction, run_folder
-from ocrlab.debug.replay import replay_summary, tool_reports, variants
+from ocrlab.debug.replay import replay_summary, variants
 from ocrlab.debug.replay.recorded_step import RecordedStep, find, recorded_program
 from ocrlab.debug.replay.trial import TrialResult, run_variant
 from ocrlab.debug.replay.variants import Variant
@@ -116,18 +116,8 @@ class _Matrix:
             raise _TimeOver
         self.report(f"{variant.name} ...")
         slug = "".join(letter if letter.isalnum() else "-" for letter in variant.name.lower())
-        folder = self.place / f"{len(self.results)}-{slug}"
-        result = run_variant(self.subject, tool_reports.with_log_file(variant, folder), folder, left)
-        result = tool_reports.add_reports(result, folder, _folders(self.subject))
-        self.results.append(tool_reports.add_forward_line(result, folder))
+        self.results.append(run_variant(self.subject, variant, self.place / f"{len(self.results)}-{slug}", left))
         return self.results[-1]
-
-
-def _folders(subject: RecordedStep) -> list[Path]:
-    """Return the folders in which the program's own files lie: that of its script, and the one it was started in."""
-    folder = Path(str(subject.program.get("cwd") or "/nowhere"))
-    scripts = [str(word) for word in (subject.program.get("argv") or ())[1:4] if str(word).endswith(".py")]
-    return list(dict.fromkeys([*((folder / script).parent for script in scripts), folder]))
 
 
 def _check(subject: RecordedStep, timeout: float) -> None:

@@ -6,7 +6,6 @@ A child whose trail does not move any more is looked into and ended: what a step
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 import signal
 import time
@@ -104,7 +103,6 @@ def run_variant(subject: RecordedStep, variant: Variant, place: Path, seconds: f
     }
     content |= {} if subject.validation_batch is None else {"validate": subject.validation_batch}
     run_folder.write_json(job, content, private=True)
-    words = [*variant.wrapper, *command(subject, job.absolute())]
     env = environment(subject, job.absolute()) | {**variant.environment}
     if variant.options.get("threads"):
         env |= {name: str(variant.options["threads"]) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
@@ -115,13 +113,12 @@ def run_variant(subject: RecordedStep, variant: Variant, place: Path, seconds: f
     guard.start()
     try:
         options = Options(place / "watched", silence=max(seconds, 10.0), timeout=max(seconds, 1.0), on_hang="report")
-        ended = watch_into(place / "output.txt", words, options, env)
+        ended = watch_into(place / "output.txt", command(subject, job.absolute()), options, env)
     finally:
         guard.over.set()
         guard.join()
-    result = TrialResult(
-        variant, seconds=time.monotonic() - began, files_newer_than_run=_text(place / file_sandbox.LATER).splitlines()
-    )
+    result = TrialResult(variant, seconds=time.monotonic() - began, world=subject.world)
+    result.files_newer_than_run = _text(place / file_sandbox.LATER).splitlines()
     _remove_checkpoints(place / "aside")
     pass_signal_on(ended, read_json(place / "watched" / "incident" / "facts.json"))
     done = read_json(place / "result.json").get("finished")
@@ -130,7 +127,7 @@ def run_variant(subject: RecordedStep, variant: Variant, place: Path, seconds: f
     if ended.status == "hung" and not guard.stacks and (guard.gone is not None or not is_still(place, endless)):
         result.error_text = f"the time was over; --timeout gives it more than {seconds:.0f} s"
         return result
-    _gather(result, subject, place, ended, guard)
+    _Child(subject, place, ended, guard).fill(result)
     if failed := _text(place / TRACER_NAME):
         append_own_error(subject.run, f"replay, cell {variant.name}", failed)
         result.warnings.append(f"the tracer failed ({failed.strip().splitlines()[-1]}): see flight/{OWN_ERRORS}")
@@ -146,97 +143,140 @@ def _remove_checkpoints(folder: Path) -> None:
                 path.unlink()
 
 
-def _gather(result: TrialResult, subject: RecordedStep, place: Path, ended: Ended, guard: ChildWatchdog) -> None:
-    """Read what a child has left: the record of its steps, its trace, its trail, what each sample did alone."""
-    session, trace = read_json(place / "result.json"), read_json(place / "trace.json")
-    last = replay_position.read(place / "trail.bin")
-    result.world = subject.world
-    result.steps = list(session.get("steps") or ())
-    result.warnings = [str(text) for text in session.get("warnings") or ()]
-    alone = read_json(place / "alone.json")
-    result.per_sample, result.count = list(alone.get("tried") or ()), int(alone.get("count") or 0)
-    result.partial = bool(alone.get("partial"))
-    result.names = [str(name) for name in trace.get("samples") or ()]
-    result.count = result.count or int(trace.get("count") or len(result.names))
-    result.compiled = bool(trace.get("compiled"))
-    fault = trace.get("fault")
-    if "alone" in result.variant.options:
-        result.error_text = "" if result.per_sample else _last_line(place) or "no sample was tried"
-    elif isinstance(fault, dict):
-        result.fault = fault
-    elif last is not None and trace.get("state") == "running" and (guard.stacks or _died(ended, session)):
-        hung = bool(guard.stacks) or ended.status == "hung"
-        at = _around(guard.places) if guard.is_moving else _at(last)
-        result.fault = {"kind": "hang" if hung else "crash", **at, "samples": None, "names": None}
-        result.fault |= {} if hung else _end(ended, subject, place)
-        result.fault |= {"surfaced": frame} if (frame := guard.frame or _frame(place)) else {}
-    elif not (ended.status == "success" and (session.get("finished") or alone)):
-        _without_a_trace(result, subject, place, ended, session, guard)
-    message = str((result.fault or {}).get("exception") or "")
-    if launcher.HOLDS in message:  # the program did nothing wrong
-        result.fault, result.error_text = None, message.rpartition("RunError: ")[2]
-    elif result.fault is not None and (message := _depends_on_ranks(subject, result.fault, guard)):
-        result.fault, result.error_text = None, message
-    exact = not subject.on_gpu and not (subject.from_start and session.get("ahead"))  # else its step is not sure
-    failed = trace.get("micro") if trace.get("state") == "failed" else None
-    if result.fault is not None and exact and variants.was_passed(result.fault, subject.flight.steps, failed):
-        where = f"step {result.fault.get('step')} ({result.fault.get('exception') or result.fault['kind']})"
-        why = "which the run had passed: it keeps what no snapshot holds, see extra="
-        result.error_text = f"the program failed at {where}, {why}"
-        result.fault, result.failed_elsewhere = None, True
+class _Child:
+    """A child that has ended, and what it has left: the record of its steps, its trace and trail, its output."""
 
+    def __init__(self, subject: RecordedStep, place: Path, ended: Ended, guard: ChildWatchdog) -> None:
+        self.subject, self.place, self.ended, self.guard = subject, place, ended, guard
+        self.session, self.trace = read_json(place / "result.json"), read_json(place / "trace.json")
+        self.output = _text(place / "output.txt")
+        # Killed, hung, or it ended itself without a word (os._exit, exit() of C).
+        self.died = ended.status in ("hung", "killed") or not (
+            self.session.get("finished") or self.session.get("error")
+        )
 
-def _depends_on_ranks(subject: RecordedStep, fault: Mapping[str, Any], guard: ChildWatchdog) -> str:
-    """Return why a fault of one rank replayed alone may depend on the others: it raises another error than in the run,
-    or waits for something that another rank may do; "" where it may be the fault of the run.
-    """
-    raised, recorded = str(fault.get("exception") or ""), subject.error[0]
-    own, in_run = (text.partition(":")[0].rpartition(".")[2] for text in (raised, recorded))
-    if subject.world < 2:
-        return ""
-    if fault["kind"] == "hang":
-        ended_itself = recorded.partition(":")[0] not in ("", *INTERRUPTS)
-        went_on = ended_itself or any(step.number > int(fault.get("step") or 0) for step in subject.flight.steps)
-        if not (guard.awaits or went_on):
+    def fill(self, result: TrialResult) -> None:
+        """Complete the result: the fault that the child shows, or why nothing follows from it."""
+        alone, steps = read_json(self.place / "alone.json"), self.subject.flight.steps
+        result.steps = list(self.session.get("steps") or ())
+        result.warnings = [str(text) for text in self.session.get("warnings") or ()]
+        result.per_sample, result.partial = list(alone.get("tried") or ()), bool(alone.get("partial"))
+        result.names = [str(name) for name in self.trace.get("samples") or ()]
+        result.count = int(alone.get("count") or self.trace.get("count") or len(result.names))
+        result.compiled = bool(self.trace.get("compiled"))
+        if "alone" in result.variant.options:
+            result.error_text = "" if alone.get("tried") else self.last_line() or "no sample was tried"
+            return
+        fault = self.fault()
+        why = fault if isinstance(fault, str) else self.depends_on_ranks(fault) if fault else ""
+        failed = self.trace.get("micro") if self.trace.get("state") == "failed" else None
+        is_sure = not self.subject.on_gpu and not (self.subject.from_start and self.session.get("ahead"))  # of its step
+        if isinstance(fault, dict) and not why and is_sure and variants.was_passed(fault, steps, failed):
+            where = f"step {fault.get('step')} ({fault.get('exception') or fault['kind']})"
+            why = (
+                f"the program failed at {where}, which the run had passed: it keeps what no snapshot holds, see extra="
+            )
+            result.failed_elsewhere = True
+        result.fault, result.error_text = fault if isinstance(fault, dict) and not why else None, why
+
+    def fault(self) -> dict[str, Any] | str | None:
+        """Return the fault, None where the step went well, or why the replay itself failed."""
+        last, fault = replay_position.read(self.place / "trail.bin"), self.trace.get("fault")
+        if isinstance(fault, dict):
+            return fault
+        if last is not None and self.trace.get("state") == "running" and (self.guard.stacks or self.died):
+            hung = bool(self.guard.stacks) or self.ended.status == "hung"
+            fault = {"kind": "hang" if hung else "crash", **_at(last), "samples": None, "names": None}
+            frame = self.guard.frame or self.frame()
+            return fault | ({} if hung else self.end()) | ({"surfaced": frame} if frame else {})
+        return None if self.ended.status == "success" and self.session.get("finished") else self.untraced_fault()
+
+    def depends_on_ranks(self, fault: Mapping[str, Any]) -> str:
+        """Return why a fault of one rank replayed alone may depend on the others: it raises another error than in the
+        run, or waits for something that another rank may do; "" where it may be the fault of the run.
+        """
+        raised, recorded = str(fault.get("exception") or ""), self.subject.error[0]
+        rank, world, steps = self.subject.flight.rank, self.subject.world, self.subject.flight.steps
+        own, in_run = (text.partition(":")[0].rpartition(".")[2] for text in (raised, recorded))
+        if launcher.HOLDS in raised:  # the program did nothing wrong
+            return raised.rpartition("RunError: ")[2]
+        if world > 1 and fault["kind"] == "hang":
+            went_on = in_run not in ("", *INTERRUPTS) or any(
+                step.number > int(fault.get("step") or 0) for step in steps
+            )
+            where = f" in `{self.guard.frame}`" if self.guard.frame else ""
+            what = "for another process" if self.guard.awaits else "where it went on in the run, maybe for another rank"
+            text = f"rank {rank} waits at step {fault.get('step')}{where}, {what}, and {launcher.HOLDS}"
+            return text if self.guard.awaits or went_on else ""
+        if world < 2 or fault["kind"] not in ("exception", "data") or not (raised and recorded):
             return ""
-        where = f" in `{guard.frame}`" if guard.frame else ""
-        what = "for another process" if guard.awaits else "where it went on in the run, maybe for another rank"
-        return f"rank {subject.flight.rank} waits at step {fault.get('step')}{where}, {what}, and {launcher.HOLDS}"
-    if fault["kind"] not in ("exception", "data") or not (raised and recorded):
-        return ""
-    if own == in_run or own in recorded or in_run in INTERRUPTS:
-        return ""
-    if launcher.secondary({"type": in_run, "message": recorded}):
-        return ""
-    what = f"rank {subject.flight.rank} of {subject.world} alone fails with {raised}, and in the run it failed with"
-    return f"{what} {recorded}: the fault depends on values of other ranks, and {launcher.HOLDS}"
+        is_same = own == in_run or own in recorded or in_run in INTERRUPTS
+        if is_same or launcher.secondary({"type": in_run, "message": recorded}):
+            return ""
+        what = f"rank {rank} of {world} alone fails with {raised}, and in the run it failed with {recorded}"
+        return f"{what}: the fault depends on values of other ranks, and {launcher.HOLDS}"
 
+    def end(self) -> dict[str, Any]:
+        """Return how the process ended; of one that its program has started nobody but torch may have said it."""
+        if self.subject.process_path:
+            match = STARTED.search(self.output) or {"signal": None, "status": None}
+            return (
+                {"signal": match["signal"]} if match["signal"] else {"status": match["status"] and int(match["status"])}
+            )
+        killed = self.ended.status == "killed"
+        return {"signal": self.ended.signal} if killed else {"status": self.ended.exit_code}
 
-def _died(ended: Ended, session: Mapping[str, Any]) -> bool:
-    """Return whether a program was killed, hung, or ended itself without a word in a step (os._exit, exit() of C)."""
-    return ended.status in ("hung", "killed") or not (session.get("finished") or session.get("error"))
+    def frame(self) -> str:
+        """Return the innermost line of the program's own that faulthandler has written of a crash."""
+        return next(iter(own_lines(self.output.rpartition("(most recent call first):")[2])), "")
 
+    def last_line(self) -> str:
+        """Return the last line that it said, without the watcher's own."""
+        lines = f"\n{self.output}".partition("\nocrlab watch: ")[0].splitlines()
+        printed = [line.strip() for line in lines if line.strip() and not line.startswith("ocrlab watch")]
+        return printed[-1][:300] if printed else ""
 
-def _end(ended: Ended, subject: RecordedStep, place: Path) -> dict[str, Any]:
-    """Return how the process ended; of one that its program has started nobody but torch may have said it."""
-    if subject.process_path:
-        match = STARTED.search(_text(place / "output.txt")) or {"signal": None, "status": None}
-        return {"signal": match["signal"]} if match["signal"] else {"status": match["status"] and int(match["status"])}
-    return {"signal": ended.signal} if ended.status == "killed" else {"status": ended.exit_code}
-
-
-def _around(places: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the place that all of some places lie in: the module of a loop, which calls those that are seen."""
-    paths = [str(place.get("path") or "").split(".") for place in places]
-    common = [parts[0] for parts in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))]
-    common_place = {key: value for key, value in places[-1].items() if key in ("step", "micro")}
-    phases = list(dict.fromkeys(str(place.get("phase")) for place in places))
-    # An optimiser that searches for its step goes through several.
-    common_place |= {"phase": phases[0]} if len(phases) == 1 else {"phases": phases}
-    labels = {str(place.get("path") or ""): str(place.get("module") or "") for place in places}
-    path = ".".join(common)
-    common_place |= {"path": path} if path else {}
-    return common_place | ({"module": labels[path]} if labels.get(path) else {})
+    def untraced_fault(self) -> dict[str, Any] | str:
+        """Tell a fault outside of the traced part (loading data, an earlier step) from a replay that itself failed."""
+        session, subject, status = self.session, self.subject, self.ended.status
+        error = session.get("error")
+        number = None if subject.flight.steps else 0  # it failed at its first batch
+        phase, stage, samples, has_step = "" if number is None else "data", "", [], False
+        is_exit = EXITED.search(str(error)) if error else None  # raised before torch had handed out its iterator
+        with contextlib.suppress(OcrlabError, OSError):
+            flight = ring_reader.read_ring(self.place / "ring.bin")
+            if flight.now is not None:
+                phase, number, stage, has_step = flight.now.phase, flight.now.number, flight.now.stage, True
+            refused = _refused(flight.workers, session.get("exited") or ([int(is_exit["pid"])] if is_exit else []))
+            refused = refused or [w.sample for w in flight.workers if w.pid in self.guard.stuck]
+            samples = refused or [w.sample for w in flight.workers if w.sample and not error][:4]
+            number = subject.number if number is None and session.get("ahead") else number
+            if session.get("behind"):
+                phase, stage, samples = AFTER_LOOP, "", []
+            elif refused or (subject.step is None and number is not None and number < subject.number):
+                phase, number, stage = "data", subject.number, ""  # its batch was never there
+        if number is None or not (error or status in ("killed", "hung") or (has_step and self.died)):
+            why = self.last_line() or f"ended as {status}, exit status {self.ended.exit_code}"
+            if subject.world > 1 and (names := TAKEN.findall(self.output)):
+                by = f"takes values of other ranks ({', '.join(names)}), and {launcher.HOLDS}"
+                why = f"rank {subject.flight.rank} of {subject.world} {by}: {why}"
+            return why
+        kind = (
+            "hang" if self.guard.stacks or status == "hung" else "crash" if status == "killed" or not error else "data"
+        )
+        kind = "exception" if kind == "data" and phase != "data" else kind
+        fault: dict[str, Any] = {"kind": kind, "step": number, "phase": phase}
+        fault |= {"path": stage} if stage else {}
+        fault |= {"ahead": True} if session.get("ahead") and phase != "data" else {}
+        fault |= _describe_error(error, phase) if isinstance(error, dict) else {}
+        fault |= self.end() if kind == "crash" else {}
+        end = _dead_worker(error, session) if phase == "data" else ""
+        fault |= {"exception": f"{end}, surfaced as {fault['exception']}", "line": None} if end else {}
+        frame = self.guard.frame or (self.frame() if kind in ("crash", "hang") or end or is_exit else "")
+        fault |= {"surfaced": frame, "line": frame} if frame else {}
+        is_batch = bool(samples) and samples[0].startswith(BATCH)  # of which no sample is known
+        fault |= {"samples": None, "names": samples if phase == "data" and not is_batch else None}
+        return fault | ({"batch": samples[0]} if phase == "data" and is_batch else {})
 
 
 def _at(last: replay_position.ReplayPosition) -> dict[str, Any]:
@@ -253,72 +293,10 @@ def _at(last: replay_position.ReplayPosition) -> dict[str, Any]:
     return place
 
 
-def _frame(place: Path) -> str:
-    """Return the innermost line of the program's own that faulthandler has written of a crash."""
-    text = _text(place / "output.txt")
-    _, _, stack = text.rpartition("(most recent call first):")
-    return next(iter(own_lines(stack)), "")
-
-
 def own_lines(stack: str) -> list[str]:
     """Return the lines of a stack as text that are the program's own, in its order."""
     matches = [match for match in FAULT_LINE.finditer(stack) if is_own(match["file"])]
     return [f"{match['file']}:{match['line']} {match['function']}" for match in matches]
-
-
-def _without_a_trace(
-    result: TrialResult,
-    subject: RecordedStep,
-    place: Path,
-    ended: Ended,
-    session: Mapping[str, Any],
-    guard: ChildWatchdog,
-) -> None:
-    """Tell a fault outside of the traced part (loading data, an earlier step) from a replay that itself failed."""
-    error = session.get("error")
-    phase, samples, stage = "", [], ""
-    number = None if subject.flight.steps else 0  # it failed at its first batch
-    has_step = False  # step
-    with contextlib.suppress(OcrlabError, OSError):
-        flight = ring_reader.read_ring(place / "ring.bin")
-        if flight.now is not None:
-            phase, number, stage, has_step = flight.now.phase, flight.now.number, flight.now.stage, True
-        elif number == 0:
-            phase = "data"
-        exit_match = EXITED.search(str(error)) if error else None  # raised before torch had handed out its iterator
-        exited = session.get("exited") or ([int(exit_match["pid"])] if exit_match else [])
-        refused = _refused(flight.workers, exited)
-        refused = refused or [w.sample for w in flight.workers if w.pid in guard.stuck]
-        samples = refused or [w.sample for w in flight.workers if w.sample and not error][:4]
-        number = subject.number if number is None and session.get("ahead") else number
-        behind = bool(session.get("behind"))
-        if behind:
-            phase, stage, samples = AFTER_LOOP, "", []
-        elif refused or (subject.step is None and number is not None and number < subject.number):
-            phase, number, stage = "data", subject.number, ""  # its batch was never there
-    if number is None or not (error or ended.status in ("killed", "hung") or (has_step and _died(ended, session))):
-        result.error_text = _last_line(place) or f"ended as {ended.status}, exit status {ended.exit_code}"
-        if subject.world > 1 and (names := TAKEN.findall(_text(place / "output.txt"))):
-            by = f"takes values of other ranks ({', '.join(names)}), and {launcher.HOLDS}"
-            result.error_text = f"rank {subject.flight.rank} of {subject.world} {by}: {result.error_text}"
-        return
-    kind = "hang" if guard.stacks else {"killed": "crash", "hung": "hang"}.get(ended.status, "exception")
-    kind = "crash" if kind == "exception" and not error else kind
-    kind = "data" if phase == "data" and kind == "exception" else kind
-    fault: dict[str, Any] = {"kind": kind, "step": number, "phase": phase}
-    fault |= {"path": stage} if stage else {}
-    fault |= {"ahead": True} if session.get("ahead") and phase != "data" else {}
-    fault |= _describe_error(error, phase) if isinstance(error, dict) else {}
-    fault |= _end(ended, subject, place) if kind == "crash" else {}
-    end = _dead_worker(error, session) if phase == "data" else ""
-    fault |= {"exception": f"{end}, surfaced as {fault['exception']}", "line": None} if end else {}
-    died = kind in ("crash", "hang") or end or (error and EXITED.search(str(error)))
-    frame = guard.frame or (_frame(place) if died else "")
-    fault |= {"surfaced": frame, "line": frame} if frame else {}
-    fault |= {"samples": None, "names": samples if phase == "data" else None}
-    if fault["names"] and samples[0].startswith(BATCH):
-        fault |= {"names": None, "batch": samples[0]}
-    result.fault = fault
 
 
 def _describe_error(error: Mapping[str, Any], phase: str) -> dict[str, Any]:
@@ -327,11 +305,13 @@ def _describe_error(error: Mapping[str, Any], phase: str) -> dict[str, Any]:
     first, again, _ = text.partition("\n\nThe above exception was the direct cause")
     own = own_lines(text)
     inner = own_lines(first) if phase in ("data", AFTER_LOOP) else []
-    line = next(reversed(inner or own), None)
-    message = _original(error)
-    cause = first.strip().splitlines()[-1] if again else message
-    message = cause if EXITED.search(cause) else f"{cause}, raised again as {message}" if again else message
-    return {"exception": message, "surfaced": own[-1] if own else None, "line": line}
+    lines = str(error.get("message")).strip().splitlines()
+    is_passed_on = bool(lines) and lines[0].startswith("Caught ") and ": " in lines[-1]  # by a worker
+    message = lines[-1] if is_passed_on else f"{error.get('type')}: {error.get('message')}"
+    if again:
+        cause = first.strip().splitlines()[-1]
+        message = cause if EXITED.search(cause) else f"{cause}, raised again as {message}"
+    return {"exception": message, "surfaced": own[-1] if own else None, "line": next(reversed(inner or own), None)}
 
 
 def _dead_worker(error: Any, session: Mapping[str, Any]) -> str:
@@ -342,13 +322,9 @@ def _dead_worker(error: Any, session: Mapping[str, Any]) -> str:
     if error.get("type") not in PIPES and not EXITED.search(str(error.get("message"))):
         return ""
     status = min(int(code) for code in statuses)  # of a signal negative
-    return f"a worker of the DataLoader {f'was killed by {_signal(-status)}' if status < 0 else f'ended with {status}'}"
-
-
-def _signal(number: int) -> str:
-    with contextlib.suppress(ValueError):
-        return signal.Signals(number).name
-    return f"signal {number}"
+    names = {int(number): number.name for number in signal.Signals}
+    how = f"was killed by {names.get(-status, f'signal {-status}')}" if status < 0 else f"ended with {status}"
+    return f"a worker of the DataLoader {how}"
 
 
 def _refused(workers: Sequence[WorkerStatus], exited: Sequence[int]) -> list[str]:
@@ -356,21 +332,6 @@ def _refused(workers: Sequence[WorkerStatus], exited: Sequence[int]) -> list[str
     named = [(w.failed or w.sample).replace("this worker's", f"worker {w.worker}'s") for w in workers]
     failed = [name for name, worker in zip(named, workers, strict=True) if worker.failed]
     return failed or [name for name, worker in zip(named, workers, strict=True) if worker.pid in exited and name]
-
-
-def _original(error: Mapping[str, Any]) -> str:
-    """Return type and message of an exception; of one that a worker has passed on, as it was in the worker."""
-    text = f"{error.get('type')}: {error.get('message')}"
-    lines = str(error.get("message")).strip().splitlines()
-    return lines[-1] if lines and lines[0].startswith("Caught ") and ": " in lines[-1] else text
-
-
-def _last_line(place: Path) -> str:
-    """Return the last line that a child said, without the watcher's own."""
-    text = _text(place / "output.txt")
-    lines = f"\n{text}".partition("\nocrlab watch: ")[0].splitlines()
-    printed: Sequence[str] = [line.strip() for line in lines if line.strip() and not line.startswith("ocrlab watch")]
-    return printed[-1][:300] if printed else ""
 
 
 def _text(path: Path) -> str:

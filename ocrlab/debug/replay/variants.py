@@ -1,13 +1,11 @@
 """The variants of a replay's matrix: what each changes, what it would tell, and which one is worth running next.
 
-Sources: the CUDA C++ programming guide (CUDA_LAUNCH_BLOCKING), PyTorch's notes on CUDA semantics
-(PYTORCH_NO_CUDA_MEMORY_CACHING), its CUDA stream sanitizer (TORCH_CUDA_SANITIZER), NVIDIA's Compute Sanitizer.
+Sources: the CUDA C++ programming guide (CUDA_LAUNCH_BLOCKING), PyTorch's CUDA stream sanitizer (TORCH_CUDA_SANITIZER).
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +14,6 @@ from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.replay import fault_match
 
 LIBRARY_OPS = re.compile(r"conv|mm\b|addmm|linear|matmul|batch_norm|pool|relu|softmax|mkldnn|bmm")
-LIBRARY_NODES = re.compile(r"^(?:Conv|Cudnn|\w*BatchNorm|\w*[Mm]mBackward|\w*Pool)")  # of the graph of torch
 EARLIER = (8, 200)  # steps that are looked at before one that began with bad weights, at least and at most
 LOOKING = (20.0, 15.0)  # seconds for all of them, and times longer that a step takes when it is looked at
 AFTER_LOOP = "after the last batch"  # in place of a phase
@@ -32,7 +29,6 @@ class Variant:
     label: str  # goes away ..., stays ..., fails otherwise ...; none where the answer does not mention it
     options: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    wrapper: tuple[str, ...] = ()
     remark: str = ""  # added to the answer if the fault goes away
 
 
@@ -46,9 +42,8 @@ ALONE = "samples alone"  # its seconds come from the traced variant
 FP32 = Variant("fp32", "in fp32", {"trace": True, "fp32": True})
 THREAD = Variant("one thread", "with one thread", {"trace": True, "threads": 1}, {"OMP_NUM_THREADS": "1"})
 MKLDNN = Variant("mkldnn off", "without oneDNN", {"trace": True, "mkldnn": False})
-ANOMALY = Variant("anomaly mode", "under anomaly mode", {"trace": True, "anomaly": True})
 BLOCKING = Variant(
-    "CUDA_LAUNCH_BLOCKING=1", "with CUDA_LAUNCH_BLOCKING=1", {"trace": True}, {"CUDA_LAUNCH_BLOCKING": "1"}, (), TIMING
+    "CUDA_LAUNCH_BLOCKING=1", "with CUDA_LAUNCH_BLOCKING=1", {"trace": True}, {"CUDA_LAUNCH_BLOCKING": "1"}, TIMING
 )
 CPU = Variant(
     "on the CPU",
@@ -57,21 +52,11 @@ CPU = Variant(
     {"CUDA_VISIBLE_DEVICES": ""},
 )
 CUDNN = Variant("cuDNN off", "without cuDNN", {"trace": True, "cudnn": False})
-CACHING = Variant("no caching allocator", "without the caching allocator", {}, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
 SANITIZER = Variant(
     "stream sanitizer", "under the stream sanitizer", {}, {"TORCH_CUDA_SANITIZER": "1"}, remark="no race is seen"
 )
-MEMCHECK = Variant(
-    "compute-sanitizer",
-    "under compute-sanitizer",
-    {},
-    {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},  # else a wild access lies within the allocator's own blocks
-    ("compute-sanitizer", "--target-processes", "all", "--error-exitcode", "86", "--report-api-errors", "no"),
-    "compute-sanitizer reports nothing",
-)
-OTHERWISE = (FP32, THREAD, MKLDNN, ANOMALY, CPU, CUDNN, CACHING, SANITIZER, MEMCHECK)
-ALTERED = frozenset(variant.name for variant in OTHERWISE)  # another fault may come first there, not the run's
-SLOW = (CPU.name, SANITIZER.name, MEMCHECK.name)  # a hang there may only be slowness
+ALTERED = (FP32, THREAD, MKLDNN, CPU, CUDNN, SANITIZER)  # another fault may come first there, not the run's
+SLOW = (CPU, SANITIZER)  # a hang there may only be slowness
 
 
 def per_sample(seconds: float, fault: Mapping[str, Any] | None = None) -> Variant:
@@ -140,36 +125,15 @@ def first(on_gpu: bool) -> list[Variant]:
 
 def contrasts(fault: Mapping[str, Any], on_gpu: bool) -> list[Variant]:
     """Return what may tell a fault apart, the most telling variant first; empty where its place already answers."""
-    kind, half = fault.get("kind"), is_half(fault)
+    kind, is_value = fault.get("kind"), fault.get("kind") == "nonfinite"
     if kind in ("target", "index", "data") or fault.get("before"):
         return []  # a value that was wrong before anything was computed is wrong everywhere
-    if kind == "nonfinite":
-        unplaced = fault.get("phase") == "backward" and not fault.get("line")  # else it has nothing to add
-        first = [*([FP32] if half else []), *([ANOMALY] if unplaced else [])]
-        if on_gpu and is_placed(fault):  # races and wild accesses are not how an operator makes it
-            return [*first, CPU, CUDNN]
-        return first + [variant for variant in _on_gpu(fault) if variant not in first] if on_gpu else first
-    if on_gpu:
-        return _on_gpu(fault)
+    precise = [FP32] if is_half(fault) else []
+    if on_gpu:  # a race between streams is not how an operator makes a bad value
+        return [*precise, CPU, CUDNN, *([] if is_value and is_placed(fault) else [SANITIZER])]
     if kind in ("crash", "hang") and LIBRARY_OPS.search(str(fault.get("op") or "")):
         return [MKLDNN, THREAD]
-    return [FP32] if half and kind == "crash" else []
-
-
-def _on_gpu(fault: Mapping[str, Any]) -> list[Variant]:
-    """Return the matrix of a GPU: first the CPU, then what the operator suggests. A kernel that dies in a library asks
-    for less of that library, one of the user's own for its memory to be looked at.
-    """
-    tools = [MEMCHECK] if shutil.which(MEMCHECK.wrapper[0]) else []
-    precise = [FP32] if is_half(fault) else []
-    ended, op = fault_match.of_cuda(fault), str(fault.get("op") or "")
-    library = op.startswith("aten::") and LIBRARY_OPS.search(op)
-    library = library or (not op and LIBRARY_NODES.search(str(fault.get("node") or "")))
-    if ended in fault_match.LIBRARY or (dies_on_gpu(fault) and library):
-        return [CPU, CUDNN, *precise, *tools, CACHING, SANITIZER]
-    if ended:
-        return [CPU, *tools, CACHING, SANITIZER, CUDNN, *precise]
-    return [CPU, *precise, CUDNN, CACHING, SANITIZER, *tools]
+    return precise if is_value or kind == "crash" else []
 
 
 def is_placed(fault: Mapping[str, Any]) -> bool:
@@ -184,9 +148,9 @@ def dies_on_gpu(fault: Mapping[str, Any]) -> bool:
 
 def settles(variant: Variant, fault: Mapping[str, Any], fault_there: Mapping[str, Any] | None) -> bool:
     """Return whether nothing more is to be asked about a fault, as a variant shows none, or what a kernel refused."""
-    if fault_there is not None and (fault_there.get("report") or fault_match.is_race(fault_there)):
+    if fault_there is not None and fault_match.is_race(fault_there):
         return True
-    if variant.name == CPU.name and dies_on_gpu(fault):
+    if variant == CPU and dies_on_gpu(fault):
         return fault_there is not None and bool(fault_match.of_cuda(fault)) and fault_match.names_value(fault_there)
     return fault_there is None and says(variant, None, fault)
 
@@ -204,11 +168,11 @@ def says(variant: Variant, fault_there: Mapping[str, Any] | None, shown: Mapping
     if fault_there is None:  # a bad value after which the program goes on is seen only by a trace
         silent = shown is not None and shown.get("kind") == "nonfinite" and not shown.get("exception")
         return not silent or bool(variant.options.get("trace"))
-    if variant.name == CPU.name and fault_match.wants_gpu(fault_there):
+    if variant == CPU and fault_match.wants_gpu(fault_there):
         return False
-    if variant.name in SLOW and fault_there.get("kind") == "hang" and shown is not None and shown.get("kind") != "hang":
+    if variant in SLOW and fault_there.get("kind") == "hang" and shown is not None and shown.get("kind") != "hang":
         return False
-    return variant.name != FP32.name or not is_half(fault_there)
+    return variant != FP32 or not is_half(fault_there)
 
 
 def is_of_samples(fault: Mapping[str, Any]) -> bool:

@@ -219,11 +219,11 @@ ILLEGAL = {
 def test_all_that_makes_a_fault_go_away_is_named_and_what_it_stays_with() -> None:
     outcomes = [outcome(dict(ILLEGAL), variants.BLOCKING), outcome(None, variants.CPU), outcome(None, variants.CUDNN)]
     assert replay_summary.sentence(subject(), outcomes).endswith("; does not happen on the CPU and without cuDNN.")
-    ways = (variants.CUDNN, variants.FP32, variants.CACHING)
+    ways = (variants.CUDNN, variants.FP32, variants.SANITIZER)
     inputs = {**ILLEGAL, "inputs": ["(4, 8) fp32"]}
     outcomes = [outcome(inputs, variants.BLOCKING), *(outcome(dict(inputs), cell) for cell in ways)]
     assert replay_summary.sentence(subject(), outcomes).endswith(
-        "; still happens without cuDNN, in fp32 and without the caching allocator."
+        "; still happens without cuDNN, in fp32 and under the stream sanitizer."
     )
 
 
@@ -270,7 +270,6 @@ def test_what_hides_a_fault_is_reported_where_only_the_program_as_it_was_shows_i
 LIBRARY: dict[str, Any] = {"step": 212, "kind": "exception", "phase": "loss", "line": "train.py:114 forward"}
 LIBRARY |= {"exception": "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"}
 KERNEL = {**ILLEGAL, "phase": "forward", "path": "fusion", "module": "Fusion", "op": "Kernel", "line": "train.py:113 f"}
-REPORT = {"what": "Invalid __global__ write of size 4 bytes", "times": 1, "kernel": "scan(float *)"}
 
 
 def test_a_fault_without_a_place_has_that_of_the_cell_that_shows_one() -> None:
@@ -285,16 +284,3 @@ def test_a_fault_without_a_place_has_that_of_the_cell_that_shows_one() -> None:
     assert (fault["path"], fault["op"], fault["placed"]) == ("fusion", "Kernel", "without cuDNN")
     assert fault["exception"] == LIBRARY["exception"], "what the run has shown"
     assert outcomes[0].fault == LIBRARY, "a trial is reported as it was"
-
-
-def test_the_line_of_a_launch_is_that_of_the_fault() -> None:
-    crash = {"kind": "crash", "step": 212, "status": 86, "report": [{**REPORT, "line": "kernels.py:75 launch"}]}
-    outcomes = [outcome(dict(KERNEL), variants.BLOCKING), outcome(crash, variants.MEMCHECK)]
-    fault = replay_summary.placed_fault(outcomes) or {}
-    assert (fault["line"], fault["op"]) == ("kernels.py:75 launch", "Kernel")
-    assert " bf16, at `kernels.py:75 launch`; " in replay_summary.sentence(subject(), outcomes)
-    outcomes[0] = outcome({**LIBRARY, "exception": ILLEGAL["exception"]}, variants.BLOCKING)
-    fault = replay_summary.placed_fault(outcomes) or {}
-    assert (fault["line"], fault["op"]) == ("kernels.py:75 launch", "scan(float *)")
-    outcomes[0] = outcome({**CONV, "kind": "exception", "exception": "ValueError: 3"}, variants.BLOCKING)
-    assert replay_summary.placed_fault(outcomes) == outcomes[0].fault, "a report explains only an error of CUDA"

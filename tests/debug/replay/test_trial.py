@@ -27,13 +27,12 @@ def test_a_broken_pipe_is_reported_as_the_end_of_the_worker_behind_it() -> None:
 
 
 def test_an_exception_of_a_worker_is_reported_as_it_was_there() -> None:
-    inner = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nOSError: image file is truncated'
-    passed_on = {"type": "OSError", "message": f"Caught OSError in DataLoader worker process 1.\nOriginal {inner}"}
-    assert trial._original(passed_on) == "OSError: image file is truncated"
-    assert trial._original({"type": "KeyError", "message": "'B'"}) == "KeyError: 'B'"
     # torch raises in a handler of signals
     ours = '\n  File "/x/ocrlab/run_folder/atomic_files.py", line 41, in write_bytes'
-    assert trial.own_lines(inner + ours) == ["a.py:3 f"]
+    inner = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nOSError: image file is truncated'
+    message = f"Caught OSError in DataLoader worker process 1.\nOriginal {inner}"
+    error = trial._describe_error({"type": "OSError", "message": message, "traceback": inner + ours}, "data")
+    assert error == {"exception": "OSError: image file is truncated", "line": "a.py:3 f", "surfaced": "a.py:3 f"}
 
 
 CHAIN = """Traceback (most recent call last):
@@ -54,15 +53,6 @@ def test_an_exception_that_was_with_a_cause_is_reported_with_the_line_of_the_cau
     assert text["exception"] == "OSError: torn, raised again as RuntimeError: aborted"
     assert (text["line"], text["surfaced"]) == ("data.py:7 load", "train.py:3 run")
     assert trial._describe_error({**error, "traceback": ""}, "data")["line"] is None
-
-
-def test_a_loop_is_in_the_module_that_calls_the_visible_modules() -> None:
-    places = [{"step": 1, "phase": "forward", "path": path, "module": kind, "op": "aten::mm"} for path, kind in
-              (("ponder.cell", "GRUCell 6->8"), ("ponder", "Ponder"), ("ponder.read", "Linear 8->1"))]  # fmt: skip
-    place = {"step": 1, "phase": "forward", "path": "ponder", "module": "Ponder"}
-    assert trial._around(places) == place
-    assert trial._around(places[:1]) == {**place, "path": "ponder.cell", "module": "GRUCell 6->8"}
-    assert trial._around([{**places[0], "path": "head"}, places[0]]) == {"step": 1, "phase": "forward"}
 
 
 def test_a_step_is_called_hung_only_if_it_lasts_longer_than_a_step_may(tmp_path) -> None:
@@ -87,9 +77,9 @@ def test_a_step_is_called_hung_only_if_it_lasts_longer_than_a_step_may(tmp_path)
 def test_how_a_started_process_ended_is_not_how_its_program_did(tmp_path, output, wanted, words):
     (tmp_path / "output.txt").write_text(output)
     ended = Ended("killed", None, "SIGKILL", None, None, 137)
-    started, first = SimpleNamespace(process_path=[2]), SimpleNamespace(process_path=[])
-    assert trial._end(ended, started, tmp_path) == wanted  # type: ignore[arg-type]
-    assert trial._end(ended, first, tmp_path) == {"signal": "SIGKILL"}  # type: ignore[arg-type]
+    started, first = (trial._Child(SimpleNamespace(process_path=path), tmp_path, ended, None) for path in ([2], []))  # type: ignore[arg-type]
+    assert started.end() == wanted
+    assert first.end() == {"signal": "SIGKILL"}
     assert replay_summary._what({"kind": "crash", **wanted}) == [words]
 
 
@@ -107,7 +97,7 @@ def test_an_error_that_depends_on_other_ranks_is_not_named_as_the_fault(tmp_path
     flight = SimpleNamespace(steps=[], rank=1)
     subject: Any = SimpleNamespace(world=world, on_gpu=True, from_start=False, error=(recorded, ""), flight=flight)
     outcome = trial.TrialResult(variants.AS_IT_WAS)
-    trial._gather(outcome, subject, tmp_path, Ended("failure", 1, None, None, None, 1), SimpleNamespace())  # type: ignore[arg-type]
+    trial._Child(subject, tmp_path, Ended("failure", 1, None, None, None, 1), SimpleNamespace()).fill(outcome)  # type: ignore[arg-type]
     assert (outcome.fault is None) is wanted and bool(outcome.error_text) is wanted
     assert not wanted or launcher.HOLDS in outcome.error_text
 
@@ -120,11 +110,12 @@ def test_an_error_that_depends_on_other_ranks_is_not_named_as_the_fault(tmp_path
     (2, "", "KeyboardInterrupt: ", 4, ""),
     (1, "train.py:3 f", "ValueError: a torn page", 5, ""),
 ])  # fmt: skip
-def test_a_rank_that_may_wait_for_another_rank_is_not_blamed_for_it(world, awaits, error, last, wanted):
+def test_a_rank_that_may_wait_for_another_rank_is_not_blamed_for_it(tmp_path, world, awaits, error, last, wanted):
     record = SimpleNamespace(rank=1, steps=[SimpleNamespace(number=last)])
     subject: Any = SimpleNamespace(world=world, error=(error, ""), flight=record)
     guard: Any = SimpleNamespace(awaits=awaits, frame=awaits)
-    text = trial._depends_on_ranks(subject, {"kind": "hang", "step": 4}, guard)
+    child = trial._Child(subject, tmp_path, Ended("hung", None, None, None, None, 124), guard)
+    text = child.depends_on_ranks({"kind": "hang", "step": 4})
     assert text.startswith(wanted) if wanted else not text
 
 

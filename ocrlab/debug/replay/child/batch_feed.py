@@ -9,16 +9,11 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
-import io
 import itertools
-import pickle
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.flight_record.ring_reader import Flight
@@ -36,7 +31,6 @@ from ocrlab.debug.recorder.sample_recorder import (
 from ocrlab.errors import DataError
 
 Parts = tuple[list[str], Callable[[Sequence[int]], Any]]
-MOST_SAMPLE_BYTES = 64 << 20  # bytes of a batch's samples
 
 
 class BatchFeed:
@@ -68,8 +62,16 @@ class BatchFeed:
         self.is_short = False  # the data ended where the run was waiting for more
         self.iterators: list[Any] = []
         self.loader: Any = None  # the one whose samples are at hand
-        self.streamed: tuple[Step, bytes] | None = None  # the samples of a stream's batch
         self.warned: list[str] = []
+
+    def serve(self, loader: Any) -> Any:
+        """Return the loader, or what stands for it, giving the recorded batches in place of its own."""
+        if not can_record(loader):
+            return FedLoader(loader, self)
+        loader._ocrlab_entry = entry = LoaderRecorder(loader, self.place)  # lives as long as the loader
+        entry.feed = lambda: ReplayIterator(lambda: self.batches(loader))
+        entry.start()
+        return loader
 
     def batches(self, loader: Any) -> Iterator[Any]:
         """Yield the batches of the next walk; raises DataError where they cannot be made again."""
@@ -110,12 +112,7 @@ class BatchFeed:
         """Return the names of a batch's samples, and what puts a batch together of some of them; None where they cannot
         be had one by one.
         """
-        if _kind(step) == "map":
-            return parts(self.loader, step.order, step.loaded)
-        streamed = self.streamed
-        return (
-            stream_parts(self.loader.collate_fn, streamed[1]) if streamed is not None and streamed[0] is step else None
-        )
+        return parts(self.loader, step.order, step.loaded) if _kind(step) == "map" else None
 
     def _kind_of(self, step: Step) -> str:
         """Return what a batch is made from: from its file, where that is gone from what the record says of it."""
@@ -158,8 +155,7 @@ class BatchFeed:
         rng_state.restore(saved_rng_states.load_states(self.flight, self.place.rank, self.start, steps[0].walk))
         if can_record(loader):
             self.loader = loader
-            recorder = StreamRecorder(loader.dataset, self.place, loader.num_workers, replayed=True)
-            recorder.first = max(min(wanted) // max(loader.num_workers, 1) - 1, 0)  # unequal streams shift it
+            recorder = SampleRecorder(loader.dataset, self.place, loader.num_workers, replayed=True)
             loader = copy_with_recorder(loader, recorder)
         iterator = iter(loader)
         self.iterators.append(iterator)
@@ -176,11 +172,8 @@ class BatchFeed:
                 raise DataError(
                     "The data ends before the recorded batch", got=f"{position} batches", need=max(wanted) + 1
                 ) from None
-            if step is not None and isinstance(batch, TaggedBatch):
-                self.streamed = step, batch.origin.base.get("pickled", b"")
-                yield batch.data
-            elif step is not None:
-                yield batch
+            if step is not None:
+                yield batch.data if isinstance(batch, TaggedBatch) else batch
 
 
 def parts(loader: Any, order: Mapping[str, Any], states: Mapping[str, bytes]) -> Parts | None:
@@ -201,19 +194,13 @@ def parts(loader: Any, order: Mapping[str, Any], states: Mapping[str, bytes]) ->
         with _states(after):  # it may draw: a mixture, a size
             return loader.collate_fn([copy.deepcopy(samples[position]) for position in positions])
 
-    own = sample_names.index_namer(loader.dataset)
-    return _name_samples(make, [own(index) for index in chosen]), make
-
-
-def _name_samples(make: Callable[[Sequence[int]], Any], others: Sequence[str]) -> list[str]:
-    """Return the names that samples carry when each is a batch of one, in place of those of the `others` without."""
-    names = []
-    for position, other in enumerate(others):
+    own, names = sample_names.index_namer(loader.dataset), []
+    for position, index in enumerate(chosen):
         carried: list[str] = []
         with contextlib.suppress(Exception):  # a batch of one need not be possible
             carried = sample_names.batch_names(make([position]))
-        names.append(carried[0] if len(carried) == 1 else other)
-    return names
+        names.append(carried[0] if len(carried) == 1 else own(index))
+    return names, make
 
 
 @contextlib.contextmanager
@@ -254,17 +241,6 @@ def _kind(step: Step) -> str:
     return "walk" if step.order.get("kind") == "walk" else "map"
 
 
-def feed_loader(loader: Any, feed: BatchFeed) -> Any:
-    """Return the loader, or what stands for it, giving the recorded batches in place of its own."""
-    if can_record(loader):
-        entry = LoaderRecorder(loader, feed.place)
-        entry.feed = lambda: ReplayIterator(lambda: feed.batches(loader))
-        entry.start()
-        loader._ocrlab_entry = entry  # lives as long as the loader
-        return loader
-    return FedLoader(loader, feed)
-
-
 class ReplayIterator:
     """An iterator of a loader that may keep it for all its walks, as with persistent workers, and begin it anew."""
 
@@ -292,58 +268,6 @@ class FedLoader(CountingLoader):
         return self.feed.batches(self.loader)
 
 
-class StreamRecorder(SampleRecorder):
-    """Records the samples of a stream, and from the batch `first` of a worker on what each batch is made of."""
-
-    first = count = 0
-
-    def collate(self, function: Callable[[Any], Any], samples: Any) -> TaggedBatch:
-        """Return the batch of some samples, with its origin and the samples: tensors by value, no shared memory."""
-        self.count += 1
-        if self.count > self.first and isinstance(samples, list):
-            with contextlib.suppress(Exception):  # what cannot be pickled is not stored
-                self.origin.base["pickled"] = _pickled(samples)
-        return super().collate(function, samples)
-
-
-class Pickler(pickle.Pickler):
-    """Pickles tensors by value: torch's own way would share memory, or ask `torch.save`, which a replay keeps away."""
-
-    def reducer_override(self, value: Any) -> Any:
-        """Return how a tensor is made again (called by pickle)."""
-        if not isinstance(value, Tensor):
-            return NotImplemented
-        file = io.BytesIO()
-        torch.serialization.save(value, file)
-        return load_tensor, (file.getvalue(),)
-
-
-def load_tensor(data: bytes) -> Any:
-    """Return a tensor of its bytes."""
-    return torch.serialization.load(io.BytesIO(data), weights_only=True)
-
-
-def _pickled(samples: list[Any]) -> bytes:
-    """Return samples as bytes; none where they are too many."""
-    file = io.BytesIO()
-    Pickler(file, pickle.HIGHEST_PROTOCOL).dump(samples)
-    return file.getvalue() if file.tell() <= MOST_SAMPLE_BYTES else b""
-
-
-def stream_parts(collate: Callable[[Any], Any], pickled: bytes) -> Parts | None:
-    """Return the names of the samples of a batch, and what puts a batch together of some of them; None without any."""
-    if not pickled:
-        return None
-
-    def make(positions: Sequence[int]) -> Any:
-        samples = pickle.loads(pickled)
-        with _states(rng_state.take(cuda=False)):
-            return collate([samples[position] for position in positions])
-
-    count = len(pickle.loads(pickled))
-    return _name_samples(make, [f"sample {position} of the batch" for position in range(count)]), make
-
-
 class FullRerunFeed(BatchFeed):
     """Stands where recorded batches are fed; `done` tells whether all recorded steps have been made."""
 
@@ -351,7 +275,7 @@ class FullRerunFeed(BatchFeed):
         super().__init__(*args, **named)
         self.done = done
 
-    def watched(self, loader: Any) -> Any:
+    def serve(self, loader: Any) -> Any:
         """Have a loader say what its batches are made of, as when it was recorded."""
         self.loader = loader if can_record(loader) else None
         if self.loader is not None:
@@ -361,7 +285,7 @@ class FullRerunFeed(BatchFeed):
 
     def batches(self, loader: Any) -> Iterator[Any]:
         """Yield the batches of the next walk."""
-        iterator = iter(self.watched(loader))
+        iterator = iter(self.serve(loader))
         self.iterators = [iterator]
         try:
             while True:
@@ -378,12 +302,6 @@ class FullRerunFeed(BatchFeed):
     def left(self) -> None:
         """Note that the program has left its loop over the batches."""
         self.is_behind = self.behind and self.done()
-
-
-def earlier_step(steps: Sequence[Step], micro: int) -> Step:
-    """Return what is known of a micro-batch that the record does not reach back to."""
-    first = steps[0]
-    return Step(max(0, first.number - (first.micro - micro)), micro, 0, 0)
 
 
 def check_steps(steps: Sequence[Step], pending: Sequence[Step], first: int) -> None:
@@ -409,8 +327,11 @@ def pending_batches(recorded: Flight, steps: Sequence[Step], last: int, folder: 
     if end is None and not recorded.steps:  # it failed at its very first batch
         is_stream = saved_rng_states.has_states(folder, recorded.rank, recorded.start, 0)
         newest.order |= {"kind": "walk", "position": -1} if is_stream else {}
-    elif end is None or end.micro != newest.micro or last <= newest.number or not _ended_loading(recorded, end, newest):
-        return []
+    else:
+        is_newest = end is not None and end.micro == newest.micro and last > newest.number
+        waited = end is not None and (end.phase == "data" or last_batch_failed(recorded.workers, newest.time))
+        if not (is_newest and waited):
+            return []
     if newest.order.get("kind") == "walk":  # the batch after the last one, if there is one
         order = {**newest.order, "position": int(newest.order["position"]) + 1, "pending": True}
         return [Step(newest.number + 1, newest.micro + 1, newest.epoch, newest.walk, order=order)]
@@ -422,8 +343,3 @@ def pending_batches(recorded: Flight, steps: Sequence[Step], last: int, folder: 
         Step(newest.number + 1, newest.micro + 1 + i, newest.epoch, newest.walk, order=w.order, loaded=w.loaded)
         for i, w in enumerate(waiting)
     ]
-
-
-def _ended_loading(recorded: Flight, end: Step, newest: Step) -> bool:
-    """Return whether the run ended while it waited for a batch, or after one that could not be loaded."""
-    return end.phase == "data" or last_batch_failed(recorded.workers, newest.time)

@@ -31,9 +31,8 @@ from ocrlab.debug.recorder import replay_registration, rng_state, saved_rng_stat
 from ocrlab.debug.recorder.loader_recorder import LoaderRecorder, can_record
 from ocrlab.debug.recorder.sample_recorder import BatchOrigin, StatusLocation
 from ocrlab.debug.replay.child import batch_feed, file_sandbox, single_rank
-from ocrlab.debug.replay.child.batch_feed import BatchFeed, feed_loader, parts
+from ocrlab.debug.replay.child.batch_feed import BatchFeed, parts
 from ocrlab.debug.replay.tracing import tracer
-from ocrlab.debug.replay.tracing.nonfinite_tracker import Rebuild
 from ocrlab.errors import DataError
 from ocrlab.records import SCHEMA
 from ocrlab.run_folder.fail_safe import print_message
@@ -46,7 +45,12 @@ class ReplaySession:
         self.job = dict(job)
         self.out, self.rank = Path(job["out"]).absolute(), int(job.get("rank", 0))
         self.folder = Path(job["run"], "flight").absolute()
-        self.recorded = ring_reader.read_ring(self._ring())
+        wanted = [(self.rank, job["start"])] if job.get("start") is not None else []
+        rings = [path for path in ring_reader.find_rings(self.folder) if ring_reader.parse_name(path)[0] == self.rank]
+        ring = next((path for path in rings if not wanted or ring_reader.parse_name(path) in wanted), None)
+        if ring is None:
+            raise DataError(f"{self.folder} has no ring of rank {self.rank}", need="a run with a flight recorder")
+        self.recorded = ring_reader.read_ring(ring)
         self.state = snapshots.read(Path(job["snapshot"])) if job.get("snapshot") else None
         first = self.state["micro"] if self.state else 0
         last = int(job["last_step"])
@@ -99,14 +103,6 @@ class ReplaySession:
             return None
         return cls(job) if "nth" not in job or saved_rng_states.count_recording() == job["nth"] else None
 
-    def _ring(self) -> Path:
-        wanted = self.job.get("start")
-        for path in ring_reader.find_rings(self.folder):
-            rank, start = ring_reader.parse_name(path)
-            if rank == self.rank and wanted in (None, start):
-                return path
-        raise DataError(f"{self.folder} has no ring of rank {self.rank}", need="a run with a flight recorder")
-
     def start(self, model: Any, optimizers: Any) -> None:
         """Set up the tracing (which switches the variant of the matrix), and keep the program from saving."""
         self.trace = tracer.Tracer(model, self.job, self.writer, optimizers=optimizers)
@@ -117,21 +113,23 @@ class ReplaySession:
     def feed(self, loader: Any) -> Any:
         """Return a loader that gives the recorded batches."""
         file_sandbox.end_hiding()
-        return (
-            self.feeding.watched(loader)
-            if isinstance(self.feeding, batch_feed.FullRerunFeed)
-            else feed_loader(loader, self.feeding)
-        )
+        return self.feeding.serve(loader)
 
     def batches(self, loader: Any, loop: Any) -> Iterator[Any]:
         """Yield the recorded batches of the next walk to a hand-written loop, restoring its state before the first."""
         file_sandbox.end_hiding()
         self._leave_step()
         self._load()
-        for batch in self._fed(loader):
-            self._begin_in(loop, batch)
-            yield self.batch
-            self.end()
+        try:
+            for batch in self.feeding.batches(loader):
+                self._begin_in(loop, batch)
+                yield self.batch
+                self.end()
+        except Exception as error:
+            if threading.get_ident() != self.home:  # in a thread of the program, whose loop may wait for ever
+                self.failed(error)
+                leave()
+            raise
         if self.feeding.is_behind:
             self.trace.behind()
 
@@ -172,16 +170,6 @@ class ReplaySession:
         if self.records and int(self.job["last_step"]) > self.records[-1].number:
             self.waiting = 1
 
-    def _fed(self, loader: Any) -> Iterator[Any]:
-        """Yield the batches. Where one cannot be loaded in a thread of the program, its loop may wait for ever."""
-        try:
-            yield from self.feeding.batches(loader)
-        except Exception as error:
-            if threading.get_ident() != self.home:
-                self.failed(error)
-                leave()
-            raise
-
     def start_loop(self, training_state: Any) -> None:
         """Get ready to replay a hand-written loop; an error that nobody catches is one of the replay, too."""
         self.training_state, self.home = training_state, threading.get_ident()
@@ -203,7 +191,8 @@ class ReplaySession:
         self.fetching = threading.get_ident()
         self.loss_value = self.tensor = None
         if self.index < 0:
-            self.now, self.batch = batch_feed.earlier_step(self.records, self.records[0].micro + self.index), batch
+            first, ahead = self.records[0], -self.index  # of it the record says nothing
+            self.now, self.batch = Step(max(0, first.number - ahead), first.micro - ahead, 0, 0), batch
             self.writer.begin(replace(self.now, phase="forward", time=time.time()))
             return self.now
         if self.index >= len(self.records):
@@ -244,17 +233,6 @@ class ReplaySession:
             self.over(leaving=True)
         self.writer.phase(name)
 
-    def validate(self, batch: Any, samples: Sequence[str], number: int, anew: Rebuild | None = None) -> Any:
-        """Look at batch `number` of a validation after the last step, from the one in which the run ended on.
-
-        Returns the batch that is to be validated.
-        """
-        if self.validated is None or len(self.results) < len(self.records) or not 0 <= self.validated <= number:
-            return batch
-        last = self.records[-1] if self.records else Step(0, -1)
-        micro = last.micro + 1 + number
-        return self.trace.begin(batch, samples, last.number, micro, phase="validation", anew=anew)
-
     def validation(self, loader: Any) -> Iterator[Any]:
         """Yield the batches of a validation in a hand-written loop."""
         if self.validated is not None and len(self.results) == len(self.records) - 1:
@@ -265,16 +243,21 @@ class ReplaySession:
         try:
             for number, batch in enumerate(loader):
                 origin = BatchOrigin() if watched is None else watched.take_origin()
-                yield self.validate_loaded(
-                    batch, sample_names.batch_names(batch) or origin.samples, number, loader, origin
-                )
+                names = sample_names.batch_names(batch) or origin.samples
+                yield self.validate_loaded(batch, names, number, loader, origin)
         finally:
             if watched is not None:
                 watched.stop()
 
     def validate_loaded(self, batch: Any, samples: Sequence[str], number: int, loader: Any, loaded: BatchOrigin) -> Any:
-        """Look at a batch of a validation that was `loaded` by a loader; see `validate`."""
-        return self.validate(batch, samples, number, partial(parts, loader, loaded.base, loaded.states))
+        """Look at batch `number` of a validation after the last step, from the one in which the run ended on, that was
+        `loaded` by a loader; returns the batch that is to be validated.
+        """
+        if self.validated is None or len(self.results) < len(self.records) or not 0 <= self.validated <= number:
+            return batch
+        last = self.records[-1] if self.records else Step(0, -1)
+        anew = partial(parts, loader, loaded.base, loaded.states)
+        return self.trace.begin(batch, samples, last.number, last.micro + 1 + number, phase="validation", anew=anew)
 
     def start_lightning(self, trainer: Any, model: Any, *, validates: bool) -> Callable[[], Any]:
         """Have a Lightning trainer resume from the snapshot and write nothing; returns what undoes the rest."""

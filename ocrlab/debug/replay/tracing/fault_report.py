@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ocrlab.debug.instruments import batch_tree, cuda_sticky_errors, tensor_tree
 from ocrlab.debug.instruments.user_code import is_own
@@ -31,7 +31,9 @@ SPEAKS_OF_VALUES = re.compile(
     r"\bnans?\b|\binfs?\b|infinit|non-?finite|not finite|isfinite|invalid numeric", re.IGNORECASE
 )
 SCRIPTED = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\w+)')
+LINE = re.compile(r"(?P<file>.+):(?P<line>\d+) (?P<function>.*)")
 GUARD = 3  # lines between a look at a value and the exception that it leads to
+LONGEST_CHAIN = 8  # exceptions, each raised from the next
 OPERATOR = ("op", "node", "parameter", "inputs", "sources", "from_batch", "from_weights", "function")
 PLACE_KEYS = ("phase", "path", "module", "call", *OPERATOR, "line", "entered")
 
@@ -45,20 +47,18 @@ def exception_fault(
     """
     script_line = _scripted(str(error))
     error = step.raised_in[0] if script_line and step.raised_in is not None else error  # what failed in TorchScript
-    description = describe(error)
-    place = _owned(step, _place(step, error), error)
+    place = _place(step, error)
     latest = [step.values.latest] if step.values.latest else []
     values = [*step.raised_of, *([step.gradient[1]] if step.gradient else []), *latest, *step.values.order]
     values = [birth for birth in values if not birth.constant] or values
     by_operator = step.died is not None or (step.raised_in is not None and _same(step.raised_in[0], error))
-    message = f"{description['type']}: {description['message']}"
-    first = _first(error)
+    message = _text(error)
+    *_, first = _chain(error)
     if first is not error:
-        cause = describe(first)
-        message = f"{cause['type']}: {cause['message']}".splitlines()[0] + f", raised again as {message}"
+        message = f"{_text(first).splitlines()[0]}, raised again as {message}"
     if step.died_of is not None and not _same(step.died_of, error):  # as a library has it, which noticed it later
-        died = describe(step.died_of)
-        message = f"{died['type']}: {died['message']}".splitlines()[0] + f", surfaced as {message}"
+        message = f"{_text(step.died_of).splitlines()[0]}, surfaced as {message}"
+    surfaced = _own_line(error) or describe(error)["where"]
     unread = by_operator or step.dead
     led = None if unread else _result_fault(step, loss, batch, count)  # bad before the program has noticed it
     if step.outside is not None and by_operator and step.outside[1].get("op") == place.get("op"):
@@ -66,54 +66,49 @@ def exception_fault(
     elif led is not None:
         fault = led
     elif (by_operator and step.raised_of) or (values and (_guards(step, error) or SPEAKS_OF_VALUES.search(message))):
-        fault = _led_to(step, values[0], batch, count)
+        fault = _led_to(step, values[0], batch)
     elif isinstance(error, SystemExit) and not step.dead:
         return None
     else:
         fault = {"kind": "exception", **{name: place[name] for name in PLACE_KEYS if place.get(name)}, "samples": None}
-        fault["line"] = script_line or place.get("line") or _own_line(error) or description["where"]
+        fault["line"] = script_line or place.get("line") or surfaced
         fault["changed"] = _changed_in_place(step) if "modified by an inplace operation" in message else ""
         if not (step.dead or cuda_sticky_errors.is_cuda_error(error)):
             fault["samples"] = _alone(step, error, count)
-    return {**fault, "exception": message[:2000], "surfaced": _own_line(error) or description["where"]}
+    return {**fault, "exception": message[:2000], "surfaced": surfaced}
+
+
+def _text(error: BaseException) -> str:
+    description = describe(error)
+    return f"{description['type']}: {description['message']}"
 
 
 def death_before_step(error: BaseException) -> Fault:
     """Return the fault of a step that began in a dead CUDA context: another one, of a step before it."""
-    description = describe(error)
-    message = f"{description['type']}: {description['message']}"[:2000]
-    return {"kind": "exception", "phase": BEFORE_STEP, "samples": None, "exception": message}
+    return {"kind": "exception", "phase": BEFORE_STEP, "samples": None, "exception": _text(error)[:2000]}
 
 
 def value_fault(step: StepTrace, loss: Tensor | None, batch: Any, count: int | None) -> Fault | None:
     """Return the fault in what a step without an exception has computed, or None."""
     fault = _result_fault(step, loss, batch, count)
-    if fault is not None:
-        return fault
-    if step.outside is not None and step.outside[0].role.startswith("target"):
+    if fault is None and step.outside is not None and step.outside[0].role.startswith("target"):
         return range_fault(step, batch)
-    if step.before_step:
-        return origin_fault(step, step.before_step[0])
-    return None
+    return origin_fault(step, step.before_step[0]) if fault is None and step.before_step else fault
 
 
 def _result_fault(step: StepTrace, loss: Tensor | None, batch: Any, count: int | None) -> Fault | None:
     """Return the fault that the loss, a gradient or a weight shows by a bad value, None where all are finite."""
-    births = [birth for birth in step.values.order if not birth.constant]
-    birth = step.loss
-    if birth is None and loss is not None and bad(loss):
-        birth = step.values.of(loss) or next(iter(births), None)
-        if birth is None:
-            return {"kind": "nonfinite", "tensor": "loss", "samples": None}
-    if birth is not None:
-        return _led_to(step, birth, batch, count)
+    eldest = next((birth for birth in step.values.order if not birth.constant), None)
+    if step.loss is not None:
+        return _led_to(step, step.loss, batch)
+    if loss is not None and bad(loss):
+        birth = step.values.of(loss) or eldest
+        return _led_to(step, birth, batch) if birth else {"kind": "nonfinite", "tensor": "loss", "samples": None}
     if step.gradient is not None:
         return {**origin_fault(step, step.gradient[1]), "reaches": f"gradient of {step.gradient[0]}"}
     for name, parameter in step.parameters().items():
-        if bad(parameter.detach()):
-            birth = step.values.of(parameter.detach()) or next(iter(births), None)
-            if birth is not None:
-                return {**origin_fault(step, birth), "reaches": f"weight {name}"}
+        if bad(parameter.detach()) and (birth := step.values.of(parameter.detach()) or eldest) is not None:
+            return {**origin_fault(step, birth), "reaches": f"weight {name}"}
     return None
 
 
@@ -127,15 +122,10 @@ def _scripted(message: str) -> str:
 
 def _guards(step: StepTrace, error: BaseException) -> bool:
     """Return whether the program has raised where it had just looked at a bad value: `if loss.isnan(): raise`."""
-    (*read, at), (*raised, now) = (_parted(text) for text in (step.read, _own_line(error)))
-    return bool(step.read) and read == raised and 0 <= int(now) - int(at) <= GUARD
-
-
-def _parted(text: str) -> tuple[str, str, str]:
-    """Return file, function and number of a line `file:number function`; empty ones and 0 where there is none."""
-    place, _, function = text.partition(" ")
-    file, _, number = place.rpartition(":")
-    return (file, function, number) if number.isdigit() else ("", "", "0")
+    read, raised = LINE.fullmatch(step.read), LINE.fullmatch(_own_line(error))
+    if read is None or raised is None or read.group("file", "function") != raised.group("file", "function"):
+        return False
+    return 0 <= int(raised["line"]) - int(read["line"]) <= GUARD
 
 
 def _changed_in_place(step: StepTrace) -> str:
@@ -151,10 +141,10 @@ def _changed_in_place(step: StepTrace) -> str:
     return ""
 
 
-def _led_to(step: StepTrace, birth: NonFiniteOrigin, batch: Any, count: int | None) -> Fault:
+def _led_to(step: StepTrace, birth: NonFiniteOrigin, batch: Any) -> Fault:
     """Return the fault that a bad value is: the target out of range where the operator that made it was given one."""
-    first, outside = root(birth), step.outside
-    if outside is not None and outside[0].role.startswith("target") and outside[1].get("op") == first.place.get("op"):
+    outside, operator = step.outside, root(birth).place.get("op")
+    if outside is not None and outside[0].role.startswith("target") and outside[1].get("op") == operator:
         return range_fault(step, batch)
     return origin_fault(step, birth)
 
@@ -165,16 +155,13 @@ def origin_fault(step: StepTrace, birth: NonFiniteOrigin) -> Fault:
     place = first.place if first.place.get("phase") != "before" else {**(first.first_user or {}), "phase": "forward"}
     fault = {"kind": "nonfinite", **{name: place[name] for name in PLACE_KEYS if place.get(name)}}
     kind, _, name = first.tensor.partition(" ")
-    if (
-        first.first_user
-        and first not in step.before_step
-        and (first.is_written or kind in ("weight", "buffer", "constant"))
-    ):
+    is_stored = first.is_written or kind in ("weight", "buffer", "constant")
+    if first.first_user and first not in step.before_step and is_stored:
         fault |= {name: first.first_user[name] for name in PLACE_KEYS if first.first_user.get(name)}
         fault["written"] = f"`{first.place.get('op')}` at {first.place.get('line')}"
     if kind in ("weight", "buffer"):
-        owner = dict(_named(step)).get(name.rpartition(".")[0])
-        fault |= {"path": name.rpartition(".")[0], "module": label(owner) if owner is not None else ""}
+        owner, modules = name.rpartition(".")[0], {n: m for model in step.roots for n, m in model.named_modules()}
+        fault |= {"path": owner, "module": label(modules[owner]) if owner in modules else ""}
     fault |= {"tensor": first.tensor, "value": first.value, "shape": first.shape, "index": list(first.index)}
     fault |= {"share": first.share, "by": first.by, "samples": first.samples, **first.where}
     if place.get("phase") == "optimiser" and not step.dead and (rate := step.bad_rate()) is not None:
@@ -189,33 +176,29 @@ def range_fault(step: StepTrace, batch: Any) -> Fault:
     """Return the fault that the index or target out of range of a step is, with the sample and the pixel."""
     assert step.outside is not None, "the caller has looked"
     violation, place = step.outside
-    shape, index, bad_ones = violation.shape, violation.index, violation.mask
+    shape, index, mask = violation.shape, violation.index, violation.mask
     name = _in_batch(violation.tensor, batch)
     if name is not None:  # the loss may have flattened it
         shape = tuple(dict(tensor_tree.tensors(batch))[name].shape)
-        if shape != violation.shape:
-            flat = int(torch.nonzero(bad_ones.reshape(-1))[0])
-            index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
-            bad_ones = bad_ones.reshape(shape)
+        mask = mask.reshape(shape)
+        index = tuple(torch.nonzero(mask)[0].tolist()) if shape else ()
     is_of_batch = name is not None or step.outside_from_batch  # else no dimension of it is of samples
-    position = batch_tree.index_in_batch(index, shape, step.rows if is_of_batch else None)
-    kind = "target" if violation.role.startswith("target") else "index"
-    fault = {"kind": kind, **{name: place[name] for name in PLACE_KEYS if place.get(name)}}
-    fault |= {
+    rows = step.rows if is_of_batch else None
+    samples = batch_tree.positions(mask, step.rows, merged=True) if is_of_batch else None
+    is_moved = name is None and step.values.is_moved(violation.source)
+    fault = {
+        "kind": "target" if violation.role.startswith("target") else "index",
+        **{name: place[name] for name in PLACE_KEYS if place.get(name)},
         "tensor": f"{violation.role}{f' {name}' if name else ''}",
         "value": f"{violation.value:g}",
         "index": list(index),
-    }
-    fault |= {
         "allowed": violation.allowed,
         "shape": f"{shape} {str(violation.tensor.dtype).removeprefix('torch.')}",
-        **position,
+        **batch_tree.index_in_batch(index, shape, rows),
+        "samples": samples,
     }
-    fault["samples"] = batch_tree.positions(bad_ones, step.rows, merged=True) if is_of_batch else None
-    guessed = not batch_tree.is_in_first_dimension(shape, step.rows) or (
-        name is None and step.values.is_moved(violation.source)
-    )
-    fault |= {"guessed": True} if fault["samples"] and guessed else {}
+    if samples and (is_moved or not batch_tree.is_in_first_dimension(shape, step.rows)):
+        fault["guessed"] = True
     if name in step.owned:
         fault |= {"sample": step.owned[name], "samples": [step.owned[name]], "guessed": False}
     return fault
@@ -232,8 +215,16 @@ def _in_batch(tensor: Tensor, batch: Any) -> str | None:
 
 def _place(step: StepTrace, error: BaseException) -> Fault:
     """Return where an exception was raised: in an operator, a module, a node of the graph, or between them. In a dead
-    CUDA context it is where that died, as every call after it fails.
+    CUDA context it is where that died, as every call after it fails. The op is the user's own function where no
+    operator of torch inside it has raised.
     """
+    place, raised = _innermost_place(step, error), step.functions.raised
+    if raised is not None and step.died is None and _same(raised[0], error):
+        place = {**place, "function": raised[1]}
+    return {**place, "op": place.get("op") or place["function"]} if place.get("function") else place
+
+
+def _innermost_place(step: StepTrace, error: BaseException) -> Fault:
     if step.died is not None:
         return step.died[1]
     if step.raised_in is not None and _same(step.raised_in[0], error):
@@ -241,23 +232,14 @@ def _place(step: StepTrace, error: BaseException) -> Fault:
     if step.backward.now is not None:
         node, origin = step.backward.now
         return {"phase": "backward", "node": node, **origin}
+    place: Fault = {**step.here(), "line": _own_line(error)}  # what an operator's line was may be long ago
     if step.modules.raised is not None and _same(step.modules.raised[0], error):
         call = step.modules.raised[1]
         inputs = [tensor for _, tensor in tensor_tree.tensors([call.args, dict(call.kwargs)], "")]
-        phase = "validation" if step.was_evaluating() else "loss" if call.is_loss else "forward"
-        place: Fault = {"phase": phase, "path": call.path, "module": call.label}
+        place = {"phase": "loss" if call.is_loss else "forward", "path": call.path, "module": call.label}
         place |= {"sources": step.sources(inputs), "inputs": step.shapes(inputs), "entered": True}
-        return place | ({"call": call.number} if call.number > 1 else {})
-    place = {**step.here(), "line": _own_line(error)}  # what an operator's line was may be long ago
+        place |= {"call": call.number} if call.number > 1 else {}
     return {**place, "phase": "validation"} if step.was_evaluating() else place
-
-
-def _owned(step: StepTrace, place: Fault, error: BaseException) -> Fault:
-    """Return a place with the user's own operator as its op, where no operator of torch inside it has raised."""
-    raised = step.functions.raised
-    if raised is not None and step.died is None and _same(raised[0], error):
-        place = {**place, "function": raised[1]}
-    return {**place, "op": place.get("op") or place["function"]} if place.get("function") else place
 
 
 def _own_line(error: BaseException) -> str:
@@ -265,28 +247,20 @@ def _own_line(error: BaseException) -> str:
     return innermost([(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][::-1])
 
 
-def _first(error: BaseException) -> BaseException:
-    """Return the exception that another one was raised from, and that one from, at the beginning of the line."""
-    for _ in range(8):
-        if error.__cause__ is None:
-            break
-        error = error.__cause__
-    return error
+def _chain(error: BaseException, *, contexts: bool = False) -> Iterator[BaseException]:
+    """Yield an exception, the one it was raised from, and so on; with `contexts` also those it was raised after."""
+    link: BaseException | None = error
+    for _ in range(LONGEST_CHAIN):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or (link.__context__ if contexts else None)
 
 
 def _same(raised: BaseException, error: BaseException) -> bool:
     """Return whether two exceptions are one, also where C++ or somebody's `raise ... from` came between."""
-    line: BaseException | None = error
-    for _ in range(8):
-        if line is raised or (line is not None and type(line) is type(raised) and str(line) == str(raised)):
-            return True
-        line = line and (line.__cause__ or line.__context__)
-    return False
-
-
-def _named(step: StepTrace) -> Iterator[tuple[str, nn.Module]]:
-    for model in step.roots:
-        yield from model.named_modules()
+    links = _chain(error, contexts=True)
+    return any(link is raised or (type(link), str(link)) == (type(raised), str(raised)) for link in links)
 
 
 @torch.no_grad()

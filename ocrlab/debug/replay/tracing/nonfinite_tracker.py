@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,36 +98,24 @@ def _owners(parts: Sequence[Part], tensor: Tensor) -> list[int] | None:
     return list(samples) if len(samples) == 1 else None
 
 
+@dataclass
 class NonFiniteTracker:
     """What is known of non-finite tensors in a step, by the storage they lie in."""
 
-    def __init__(self) -> None:
-        self.births: dict[int, NonFiniteOrigin] = {}
-        self.order: list[NonFiniteOrigin] = []  # all of them, the eldest first
-        self.names: dict[int, str] = {}  # storage -> "weight decoder.fusion.0.weight", "input batch[0]"
-        self.shapes: set[tuple[int, ...]] = set()  # of parameters: their first dimension is not a batch
-        self.count: int | None = None  # B
-        self.owners: dict[int, list[Part]] = {}
-        self.from_batch: set[int] = set()  # storages of what was computed from the batch: only there rows are samples
-        self.moved: set[int] = set()  # storages in which rows lie in another order than the samples
-        self.wholes: dict[int, tuple[int, int]] = {}  # from which byte to which the batch lies in a storage
-        self.harmless: set[tuple[str, ...]] = set()  # births that a step which went well has too
-        self.latest: NonFiniteOrigin | None = None  # of the bad value that an operator has read last
-        self.earlier: dict[int, NonFiniteOrigin] = {}  # of the batches before: what the program has kept of them
+    names: dict[int, str] = field(default_factory=dict)  # storage -> "weight decoder.fusion.0.weight", "input batch[0]"
+    shapes: set[tuple[int, ...]] = field(default_factory=set)  # of parameters: their first dimension is not a batch
+    count: int | None = None  # B
+    harmless: set[tuple[str, ...]] = field(default_factory=set)  # births that a step which went well has too
+    earlier: dict[int, NonFiniteOrigin] = field(default_factory=dict)  # what the program has kept of batches before
+    owners: dict[int, list[Part]] = field(default_factory=dict)
+    wholes: dict[int, tuple[int, int]] = field(default_factory=dict)  # from which byte to which the batch lies
+    births: dict[int, NonFiniteOrigin] = field(default_factory=dict)
+    order: list[NonFiniteOrigin] = field(default_factory=list)  # all of them, the eldest first
+    moved: set[int] = field(default_factory=set)  # storages in which rows lie in another order than the samples
+    latest: NonFiniteOrigin | None = None  # of the bad value that an operator has read last
 
-    def begin(
-        self,
-        names: Mapping[int, str],
-        shapes: Iterable[tuple[int, ...]],
-        count: int | None,
-        harmless: Iterable[tuple[str, ...]] = (),
-        owners: Mapping[int, list[Part]] | None = None,
-        wholes: Mapping[int, tuple[int, int]] | None = None,
-    ) -> None:
-        """Forget the last step; `usual` are the births of one that went well, `owners` whose a storage is."""
-        self.owners, self.wholes, self.moved = dict(owners or {}), dict(wholes or {}), set()
-        self.births, self.order, self.latest, self.harmless = {}, [], None, set(harmless)
-        self.names, self.shapes, self.count = dict(names), set(shapes), count
+    def __post_init__(self) -> None:
+        # Storages of what was computed from the batch: only there rows are samples.
         self.from_batch = {where for where, name in self.names.items() if name.startswith("input")}
 
     def of(self, tensor: Tensor) -> NonFiniteOrigin | None:
@@ -273,10 +261,7 @@ class NonFiniteTracker:
         first = tensor_facts.first_bad(tensor)
         assert first is not None, "the caller has looked"
         mask = ~torch.isfinite(tensor.detach())
-        if name == "output":
-            shown = f"output {place.get('op') or place.get('node')}"
-        else:
-            shown = name
+        shown = f"output {place.get('op') or place.get('node')}" if name == "output" else name
         forward = place.get("phase") in ("forward", "loss")
         own = name.startswith(PERSISTENT) or pointer(tensor) not in self.from_batch
         own |= place.get("phase") in ("backward", "optimiser") and tuple(tensor.shape) in self.shapes
@@ -315,41 +300,36 @@ def root(birth: NonFiniteOrigin) -> NonFiniteOrigin:
     return next((origin for origin in reversed(line) if not origin.constant), birth)
 
 
+def _how(operator: str, inputs: Sequence[Tensor], birth: NonFiniteOrigin) -> str:
+    """Return in words how an operator made NaN or Inf of what it was given; empty where it is not plain."""
+    operator, is_nan = operator.strip("_"), birth.value == "NaN"
+    zeros = [tensor for tensor in inputs if tensor.numel() and not tensor.is_meta and bool((tensor == 0).any())]
+    if operator.startswith("ctc_loss") and birth.value == "+Inf" and birth.parent is None:
+        return "no way to align: a target needs more steps than its input has"
+    if operator in ("log", "log2", "log10"):
+        return "log of a negative number" if is_nan else "log of 0"
+    of_nan = [
+        (operator in ("mean", "var", "std") and not all(t.numel() for t in inputs), f"{operator} of nothing"),
+        (operator in ("var", "std") and all(t.numel() == 1 for t in inputs), f"{operator} of one value"),
+        (operator.startswith("weight_norm") and bool(zeros), "0 / 0, a row of the weight is all 0"),
+        (operator in ("sqrt", "rsqrt"), f"{operator} of a negative number"),
+        (operator == "pow" and any(bool((t < 0).any()) for t in inputs[:1]), "a negative number to a broken power"),
+        (operator.endswith("softmax") and any(map(_full_row, inputs)), EMPTY),
+    ]
+    if is_nan and (text := next((text for holds, text in of_nan if holds), "")):
+        return text
+    if operator in ("div", "reciprocal", "rsqrt") and zeros:
+        return "0 / 0" if is_nan else "division by 0"
+    if birth.parent is not None:
+        return f"out of {birth.parent.value}"
+    if not is_nan and operator not in ("div", "reciprocal") and not birth.is_written:
+        return "overflow: more than fp16 can hold (65504)" if "fp16" in birth.shape else "overflow"
+    return CANCELLED if is_nan and SUMS.search(operator) and any(map(_is_huge, inputs)) else ""
+
+
 def _full_row(tensor: Tensor) -> bool:
     """Return whether some row of a tensor, along its last dimension, is all -Inf."""
     return bool(tensor.dim() and tensor.numel() and tensor.is_floating_point() and (tensor == -math.inf).all(-1).any())
-
-
-def _how(operator: str, inputs: Sequence[Tensor], birth: NonFiniteOrigin) -> str:
-    """Return in words how an operator made NaN or Inf of what it was given; empty where it is not plain."""
-    operator = operator.strip("_")
-    if operator.startswith("ctc_loss") and birth.value == "+Inf" and birth.parent is None:
-        return "no way to align: a target needs more steps than its input has"
-    zeros = [tensor for tensor in inputs if tensor.numel() and not tensor.is_meta and bool((tensor == 0).any())]
-    if operator in ("log", "log2", "log10"):
-        return "log of 0" if birth.value != "NaN" else "log of a negative number"
-    if operator in ("mean", "var", "std") and birth.value == "NaN" and any(not tensor.numel() for tensor in inputs):
-        return f"{operator} of nothing"
-    if operator in ("var", "std") and birth.value == "NaN" and all(tensor.numel() == 1 for tensor in inputs):
-        return f"{operator} of one value"
-    if operator.startswith("weight_norm") and birth.value == "NaN" and zeros:
-        return "0 / 0, a row of the weight is all 0"
-    if operator in ("sqrt", "rsqrt") and birth.value == "NaN":
-        return f"{operator} of a negative number"
-    if operator in ("div", "reciprocal", "rsqrt") and zeros:
-        return "0 / 0" if birth.value == "NaN" else "division by 0"
-    if operator == "pow" and birth.value == "NaN" and bool((inputs[0] < 0).any() if inputs else False):
-        return "a negative number to a broken power"
-    if operator.endswith("softmax") and birth.value == "NaN" and any(map(_full_row, inputs)):
-        return EMPTY
-    if birth.parent is not None:
-        return f"out of {birth.parent.value}"
-    if birth.value in ("+Inf", "-Inf") and operator not in ("div", "reciprocal") and not birth.is_written:
-        small = "fp16" in birth.shape
-        return "overflow: more than fp16 can hold (65504)" if small else "overflow"
-    if birth.value == "NaN" and SUMS.search(operator) and any(map(_is_huge, inputs)):
-        return CANCELLED
-    return ""
 
 
 def _is_huge(tensor: Tensor) -> bool:
@@ -364,7 +344,6 @@ class LoadingObserver:
 
     def __init__(self) -> None:
         self.values = NonFiniteTracker()
-        self.values.begin({}, (), None)
         self.place: dict[str, Any] = {}
         self.numpy: list[tuple[str, str]] = []  # what NumPy said, and where
 
@@ -398,11 +377,8 @@ def find_loading_line(anew: Rebuild | None, value: str) -> str:
             batch[1](range(len(batch[0])))
     roots = [root(birth) for birth in observer.values.order]
     roots = [origin for origin in roots if origin.value == value and origin.tensor.startswith("output")]
-    born = {
-        (origin.place.get("op"), origin.place.get("line"))
-        for origin in roots
-        if not (origin.is_written or origin.constant)
-    }
+    made = [origin.place for origin in roots if not (origin.is_written or origin.constant)]
+    born = {(place.get("op"), place.get("line")) for place in made}
     born = born or {(f"NumPy, {what}", at) for what, at in observer.numpy if what in KINDS.get(value, ())}
-    born = {(op, at) for op, at in born if at}
-    return "`{}` at {}".format(*next(iter(born))) if len(born) == 1 else ""
+    lines = [f"`{op}` at {at}" for op, at in born if at]
+    return lines[0] if len(lines) == 1 else ""

@@ -36,77 +36,41 @@ class BatchMaker:
     names: list[str]
     count: int
     make: Callable[[Sequence[int]], Any]
-    folder: str = ""  # in which its forks write
     partial: bool = False  # something of the batch belongs to none of its samples, and stays whole
 
-    def place(self, out: Path) -> Path:
-        """Return the folder below `out` of its forks."""
-        return out / self.folder if self.folder else out
 
-
-def each(
-    seconds: float, out: Path, ways: Sequence[BatchMaker], like: Mapping[str, Any]
-) -> tuple[BatchMaker, list[int]]:
-    """Fork for each part of a batch, in one way after the other until one tells whose the fault is; returns the way and
-    the part in the forks. Ends the process itself with status 0 when all have ended, `out/alone.json` written:
-    {"tried": [{"samples", "signal", "exit_code", "hung", "fault", "place", "same", "well"}]}; `same` tells whether it
-    is the fault `like`, `well` that there was none at all. Where CUDA has been initialised it ends with status 1.
+def each(seconds: float, out: Path, way: BatchMaker, like: Mapping[str, Any]) -> list[int]:
+    """Fork for each part of a batch and return the part in the forks. The process itself ends with status 0 when all
+    forks have ended, `out/alone.json` written: {"tried": [{"samples", "names", "signal", "exit_code", "hung", "fault",
+    "place", "same", "well"}]}; `same` tells whether it is the fault `like`, `well` that there was no fault at all.
+    Where CUDA has been initialised it ends with status 1.
     """
     if torch.cuda.is_initialized():
         print(f"ocrlab replay: samples alone: {REFUSED}", file=sys.stderr, flush=True)
         leave(1)
+    tried: list[dict[str, Any]] = []
     try:
         end = time.monotonic() + ALL
-        for number, way in enumerate(ways):
-            tried: list[dict[str, Any]] = []
-            part = _forked(seconds, out, way, like, tried, end)
-            if part is not None:
-                return way, part
-            telling = tells(tried, way.count)
-            if telling or not number:  # of two that tell nothing the first is the nearer to how batches are made
-                record = {"schema": 1, "count": way.count, "tried": tried, "partial": way.partial}
-                run_folder.write_json(out / "alone.json", record, private=True)
-            if telling:
+        for part in _parts(way.count, tried):
+            if time.monotonic() > end:
                 break
+            pid = os.fork()
+            if pid == 0:
+                torch.set_num_threads(1)
+                atexit.register(leave, 1)
+                return part
+            result = _wait(pid, seconds) | _read_results(place(out, part))
+            result |= {"samples": part, "names": [way.names[p] for p in part if p < len(way.names)]}
+            result["same"] = same(result, like)
+            # A part with another fault was not a batch (offsets without their values): it proves nothing.
+            faults = (result["same"], result["fault"], result["signal"], result["hung"], result["exit_code"])
+            tried.append({**result, "well": not any(faults)})
+        record = {"schema": 1, "count": way.count, "tried": tried, "partial": way.partial}
+        run_folder.write_json(out / "alone.json", record, private=True)
     except Exception as error:  # this process has not made the step, and must not go on with it
         fail_safe.report(error, "samples alone", name="ocrlab replay")
         leave(1)
     leave(0)
-
-
-def tells(tried: Sequence[Mapping[str, Any]], count: int) -> bool:
-    """Return whether some samples of a batch, and not all, have the fault by themselves, or are needed for it."""
-    bad = [part for part in tried if part["same"] and len(part["samples"]) == 1]
-    without = [part for part in tried if part["well"] and len(part["samples"]) == count - 1 > 1]
-    return (0 < len(bad) < count and any(part["well"] for part in tried)) or (not bad and 0 < len(without) < count)
-
-
-def went_well(result: Mapping[str, Any]) -> bool:
-    """Return whether a part had no fault at all.
-
-    A part with another fault than the batch was not a batch (offsets without their values, say): it proves nothing.
-    """
-    return not (result["same"] or any(result.get(name) for name in ("fault", "signal", "hung", "exit_code")))
-
-
-def _forked(
-    seconds: float, out: Path, way: BatchMaker, like: Mapping[str, Any], tried: list[dict[str, Any]], end: float
-) -> list[int] | None:
-    """Return the part in a fork, None in the process itself when all forks have ended; fills `tried`."""
-    names, count, out = way.names, way.count, way.place(out)
-    for part in _parts(count, tried):
-        if time.monotonic() > end:
-            break
-        pid = os.fork()
-        if pid == 0:
-            torch.set_num_threads(1)
-            atexit.register(leave, 1)
-            return part
-        result = _wait(pid, seconds) | _read_results(place(out, part))
-        result |= {"samples": part, "names": [names[p] for p in part if p < len(names)]}
-        result["same"] = same(result, like)
-        tried.append({**result, "well": went_well(result)})
-    return None
 
 
 def leave(status: int) -> NoReturn:
@@ -122,26 +86,22 @@ def place(out: Path, part: list[int]) -> Path:
 def same(result: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
     """Return whether what became of a part is the fault that the batch has: its kind, its module, its exception."""
     kind, fault = like.get("kind"), result.get("fault") or {}
-    if kind == "hang":
-        place = result.get("place") or {}
-        inside = str(place.get("path") or "").startswith(f"{like.get('path')}.")  # a loop calls other modules
-        return bool(result["hung"]) and _near({**place, "path": like.get("path")} if inside else place, like)
+    place = result.get("place") or {}
+    if kind == "hang":  # a loop calls other modules
+        return bool(result["hung"]) and _near({**place, "path": None}, like)
     if kind == "crash":
         ended = result["signal"] or (result["exit_code"] and not fault)  # killed, or it has ended itself
-        return bool(ended) and _near(result.get("place") or {}, like)
+        return bool(ended) and _near(place, like)
     if not fault:
         return not like and bool(result["hung"] or result["signal"] or result["exit_code"])
     if like.get("exception") and fault.get("exception"):
-        return _type(fault) == _type(like) and _near(fault, like)
+        own, wanted = (str(each["exception"]).partition(":")[0] for each in (fault, like))
+        return own == wanted and _near(fault, like)
     return not like or fault.get("kind") == kind
 
 
 def _near(fault: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
     return all(not fault.get(name) or not like.get(name) or fault[name] == like[name] for name in ("phase", "path"))
-
-
-def _type(fault: Mapping[str, Any]) -> str:
-    return str(fault["exception"]).partition(":")[0]
 
 
 def _parts(count: int, tried: list[dict[str, Any]]) -> Iterator[list[int]]:

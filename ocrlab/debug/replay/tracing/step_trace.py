@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,10 @@ Place = dict[str, Any]
 
 
 class StepTrace:
-    """A micro-batch between `start` and `stop`; an internal error is printed once on stderr and ends the inspection."""
+    """A micro-batch up to `stop`; an internal error is printed once on stderr and ends the inspection.
+
+    `harmless` is what a step that went well has of NaN and Inf too, `earlier` what the program may have kept of them.
+    """
 
     def __init__(
         self,
@@ -40,18 +43,20 @@ class StepTrace:
         about: Place,
         page: replay_position.Writer,
         ring: Any,
+        batch: Any,
+        count: int | None,
+        harmless: Iterable[tuple[str, ...]] = (),
+        earlier: Mapping[int, NonFiniteOrigin] | None = None,
+        *,
+        evaluates: bool = False,
     ) -> None:
         self.roots, self.optimizers, self.about, self.page, self.ring = roots, optimizers, about, page, ring
         self.modules = ModuleStack(roots, self._entered, self._left)
         self.backward = BackwardTrace(self._moved, self._backward_began, self._backward_ended)
         self.functions = AutogradFunctions(self._moved)
-        self.values = NonFiniteTracker()
-        self.mode: OperatorTrace | None = None
-        self.handles: list[Any] = []
         self.makers: dict[int, str] = {}  # storage -> who made what lies there
-        self.place: Place = {}
         self.after_backward = self.blind = False
-        self.evaluates = False  # an evaluation may come in the middle of it, of which the loop says nothing
+        self.evaluates = evaluates  # an evaluation may come in the middle of it, of which the loop says nothing
         self.dead = False  # the CUDA context: nothing may be asked of it
         self.died_of: BaseException | None = None  # as the device says it; the program may hear it in other words
         self.died: tuple[BaseException, Place] | None = None  # where it died, if that is known
@@ -64,42 +69,45 @@ class StepTrace:
         self.moves = False  # the operator at hand puts the rows of the batch into another order
         self.storages: set[int] = set()  # storages that operators were given
         self.read = ""  # the line that has read a bad value last
-        self.owned: dict[str, int] = {}  # tensors of the batch that are one sample's
-        self.rows: int | None = None  # B, where dimension 0 of tensors is of samples
         self.written: dict[int, str] = {}  # storage -> the operator that has changed what lies there, and its line
         self.before_step: list[NonFiniteOrigin] = []  # of weights, buffers, batch and state before the step
-
-    def start(self, batch: Any, count: int | None, harmless: Iterable[tuple[str, ...]] = ()) -> None:
-        """Look at what the step begins with, then put the hooks on; `usual` is what one that went well has too."""
         named = dict(tensor_tree.tensors(batch))
-        storages = {pointer(tensor): f"input {name}" for name, tensor in reversed(named.items())}  # of views, the first
-        storages |= {pointer(tensor): name for name, tensor in self._weights()}
-        storages.pop(0, None)
-        self.owned = batch_tree.tensors_by_sample(batch, count)
+        self.owned = batch_tree.tensors_by_sample(batch, count)  # tensors of the batch that are one sample's
         whole = [t for name, t in named.items() if name not in self.owned and t.dim() and t.shape[0] == count]
-        self.rows = count if whole or not self.owned else None  # else no dimension 0 is of samples
-        owners: dict[int, list[Part]] = {}
-        for name, sample in self.owned.items():  # may all be views of one tensor that holds the whole data
-            owners.setdefault(pointer(named[name]), []).append((*extent(named[name]), sample))
-        wholes: dict[int, tuple[int, int]] = {}
-        for tensor in named.values():
-            start, end = wholes.get(pointer(tensor)) or extent(tensor)
-            wholes[pointer(tensor)] = min(start, extent(tensor)[0]), max(end, extent(tensor)[1])
-        shapes = {tuple(p.shape) for p in self.parameters().values()}
-        self.values.begin(storages, shapes, self.rows, harmless, owners, wholes)
-        with torch.no_grad():
-            for name, tensor in [*((f"input {n}", t) for n, t in named.items()), *self._weights()]:
-                if bad(tensor):
-                    birth = self.values.new(tensor, name, {"phase": "before"})
-                    self.values.births.setdefault(pointer(tensor), birth)
-                    self.before_step += [] if birth.constant else [birth]
+        self.rows = count if whole or not self.owned else None  # B, where dimension 0 of tensors is of samples
+        self.values = self._begin_values(named, set(harmless), dict(earlier or {}))
         self.modules.hook()
         self.backward.hook({id(parameter): name for name, parameter in self.parameters().items()})
         self.functions.hook()
         self.handles = [register_optimizer_step_pre_hook(partial(self._moved, has_gradients=True))]
         self._move_to({"phase": "forward", "op": "", "inputs": []})
-        self.mode = OperatorTrace(self)
+        self.mode: OperatorTrace | None = OperatorTrace(self)
         self.mode.__enter__()
+
+    def _begin_values(
+        self, named: dict[str, Tensor], harmless: set[tuple[str, ...]], earlier: dict[int, NonFiniteOrigin]
+    ) -> NonFiniteTracker:
+        """Look at what the step begins with."""
+        storages = {pointer(tensor): f"input {name}" for name, tensor in reversed(named.items())}  # of views, the first
+        storages |= {pointer(tensor): name for name, tensor in self._weights()}
+        storages.pop(0, None)
+        owners: dict[int, list[Part]] = {}
+        for name, sample in self.owned.items():  # may all be views of one tensor that holds the whole data
+            owners.setdefault(pointer(named[name]), []).append((*extent(named[name]), sample))
+        wholes: dict[int, tuple[int, int]] = {}
+        for tensor in named.values():
+            start, end = extent(tensor)
+            first, last = wholes.get(pointer(tensor), (start, end))
+            wholes[pointer(tensor)] = min(start, first), max(end, last)
+        shapes = {tuple(parameter.shape) for parameter in self.parameters().values()}
+        values = NonFiniteTracker(storages, shapes, self.rows, harmless, earlier, owners, wholes)
+        with torch.no_grad():
+            for name, tensor in [*((f"input {n}", t) for n, t in named.items()), *self._weights()]:
+                if bad(tensor):
+                    birth = values.new(tensor, name, {"phase": "before"})
+                    values.births.setdefault(pointer(tensor), birth)
+                    self.before_step += [] if birth.constant else [birth]
+        return values
 
     def stop(self) -> None:
         """Take every hook away; may be called twice."""

@@ -29,28 +29,11 @@ from ocrlab.debug.replay.tracing.per_sample_forks import BatchMaker
 from ocrlab.debug.replay.tracing.step_trace import StepTrace
 from ocrlab.run_folder import fail_safe
 
-MOST_PREFETCHED = 4  # batches that are fetched ahead and still known
-
-Fetched = tuple[Any, Sequence[str], Any]  # a batch, the names of its samples, what puts it together anew
-
-
-@contextlib.contextmanager
-def traced(
-    model: nn.Module | Sequence[nn.Module], job: Mapping[str, Any], ring: Any = None, *, optimizers: Any = ()
-) -> Iterator[Tracer]:
-    """Trace the last step of a replay around a block; an exception that leaves it is placed, then goes on."""
-    trace = Tracer(model, job, ring, optimizers=optimizers)
-    try:
-        yield trace
-    except BaseException as error:
-        trace.failed(error)
-        raise
-    finally:
-        trace.close()
+MOST_AHEAD = 4  # batches by which a program may be ahead of the step that uses them
 
 
 class Tracer:
-    """What `traced` yields; `begin` and `end` stand around each micro-batch. Nothing of it raises or draws numbers."""
+    """The trace of a replay; `begin` and `end` stand around each micro-batch. Nothing of it raises or draws numbers."""
 
     def __init__(
         self, model: nn.Module | Sequence[nn.Module], job: Mapping[str, Any], ring: Any = None, *, optimizers: Any = ()
@@ -80,7 +63,8 @@ class Tracer:
         self.phase = ""
         self.earlier: dict[int, NonFiniteOrigin] = {}  # NaN and Inf of earlier batches, which the program may keep
         self.harmless: set[tuple[str, ...]] = set()  # what a step before, which went well, has of NaN and Inf too
-        self.ahead = PrefetchedBatches()
+        self.fetched: list[Any] = []  # the newest batches; held, so that their storages are not others' meanwhile
+        self.fetched_in = 0  # the thread that has fetched the newest
 
     def begin(
         self, batch: Any, names: Sequence[str], number: int, micro: int, *, phase: str = "", anew: Rebuild | None = None
@@ -96,15 +80,14 @@ class Tracer:
         self.is_behind = False
         if not self.on:
             return batch
-        used, names, anew = self.ahead.add(batch, names, anew)
+        self.fetched, self.fetched_in = [batch, *self.fetched[:MOST_AHEAD]], threading.get_ident()
         if number < self.first - 1:
             return batch
         with _harmless():
             self.names, self.anew = [str(name) for name in names], anew
             if number >= self.first and self.micro in (None, micro):
-                used = self._narrow(used)
-                batch = batch if self.ahead.lead else used
-            self.batch, self.count = used, batch_tree.batch_size(used, self.names)
+                batch = self._narrow(batch)
+            self.batch, self.count = batch, batch_tree.batch_size(batch, self.names)
             self.about, self.phase = {"step": number, "micro": micro}, phase
             if (error := cuda_context.cause_of_death()) is not None:
                 self.batch = None  # it may lie on the device
@@ -115,9 +98,7 @@ class Tracer:
                 self.page = replay_position.Writer(self.out / "trail.bin")
             if number >= self.first:
                 self._write("running", None)
-            self.step = StepTrace(self.roots, self.optimizers, self.about, self.page, self.ring)
-            self.step.values.earlier, self.step.evaluates = self.earlier, batch is None
-            self.step.start(used, self.count, self.harmless)
+            self._start_step(batch, evaluates=batch is None)
         return batch
 
     def behind(self) -> None:
@@ -126,30 +107,28 @@ class Tracer:
             return
         with _harmless():
             self.batch, self.count, self.anew, self.is_behind = None, None, None, True
-            self.step = StepTrace(self.roots, self.optimizers, self.about, self.page, self.ring)
-            self.step.values.earlier = self.earlier
-            self.step.start(None, None, self.harmless)
+            self._start_step(None)
+
+    def _start_step(self, batch: Any, *, evaluates: bool = False) -> None:
+        assert self.page is not None, "the caller has opened it"
+        trail = (self.roots, self.optimizers, self.about, self.page, self.ring)
+        self.step = StepTrace(*trail, batch, self.count, self.harmless, self.earlier, evaluates=evaluates)
 
     def _narrow(self, batch: Any) -> Any:
         """Leave in a batch only what this variant is about; with `alone` in a fork for each sample."""
-        if self.alone is None or self.ahead.lead:  # then the program holds the batch already
+        if self.alone is None:
             return batch
-        count, again = batch_tree.batch_size(batch, self.names), self._again(batch)
-        ways = [] if again is None else [again]
-        if count and not self._is_reordered(again):
+        count, way = batch_tree.batch_size(batch, self.names), self._again(batch)
+        if way is None and count:
             cut = lambda positions: batch_tree.select(batch, positions, count)  # noqa: E731
             names = self.names if len(self.names) == count else []
-            ways.append(BatchMaker(names, count, cut, partial=batch_tree.is_partial(batch, count)))
-        if ways:
-            return self._part(*per_sample_forks.each(self.alone, self.out, ways, self.like))
-        return batch
-
-    def _part(self, way: BatchMaker, positions: list[int]) -> Any:
-        """Return, in a fork, the part of the batch that it is for."""
-        self.is_fork = True
-        self.out, self.alone, self.page = per_sample_forks.place(way.place(self.out), positions), None, None
+            way = BatchMaker(names, count, cut, partial=batch_tree.is_partial(batch, count))
+        if way is None:
+            return batch
+        positions = per_sample_forks.each(self.alone, self.out, way, self.like)
+        self.is_fork = True  # from here on this is the process of a part
+        self.out, self.alone, self.page, self.anew = per_sample_forks.place(self.out, positions), None, None, None
         self.names = [way.names[p] for p in positions if p < len(way.names)]
-        self.anew = None
         try:
             return way.make(positions)
         except Exception:  # it cannot be put together: that is another fault
@@ -160,38 +139,28 @@ class Tracer:
         with contextlib.suppress(Exception):
             parts = self.anew() if self.anew is not None else None
             if parts is not None and batch_tree.same_batch(parts[1](range(len(parts[0]))), batch):
-                return BatchMaker(parts[0], len(parts[0]), parts[1], "anew")
+                return BatchMaker(parts[0], len(parts[0]), parts[1])
         return None
-
-    def _is_reordered(self, way: BatchMaker | None) -> bool:
-        """Return whether samples lie in the batch in another order than their names have."""
-        with contextlib.suppress(Exception):
-            return way is not None and way.names == self.names and batch_tree.changes_order(way.make, way.count)
-        return False
 
     def _origins(self, fault: Fault) -> list[str]:
         """Return the names of a fault's samples by how its batch was put together, [] where that does not tell; takes
         the samples away where a sort has given them another order than their names have.
         """
         rows, count = fault.get("samples"), self.count
-        if not rows or not count or self._is_out_of_reach():
+        is_dead = self.step is not None and self.step.dead  # then what lies on the device answers nothing any more
+        if not rows or not count or (is_dead and any(t.is_cuda for _, t in tensor_tree.tensors(self.batch))):
             return []
-        way = self._again(self.batch)
-        if self._is_reordered(way):
-            fault |= {"samples": None}
-            return []
-        origins = None
+        way, origins = self._again(self.batch), None
         with contextlib.suppress(Exception):
-            if way is not None and (way.names == self.names or len(self.names) != count):
+            is_named = way is not None and way.names == self.names
+            if way is not None and is_named and batch_tree.changes_order(way.make, way.count):
+                fault["samples"] = None
+                return []
+            if way is not None and (is_named or len(self.names) != count):
                 origins = batch_rows.name_rows(rows, self.batch, count, way.names, way.make)
         if origins is None and self.names and len(self.names) != count:
             return [f"row {row} of the batch" for row in rows]
         return [batch_tree.name_of_part(name, str(fault.get("tensor") or "")) for name in origins or ()]
-
-    def _is_out_of_reach(self) -> bool:
-        """Return whether the batch lies on a device that answers nothing any more."""
-        is_dead = self.step is not None and self.step.dead
-        return is_dead and any(tensor.is_cuda for _, tensor in tensor_tree.tensors(self.batch))
 
     def end(self, loss: Tensor | float | None = None) -> None:
         """End a micro-batch: decide what its first fault was, and write that down; a fork ends here."""
@@ -246,7 +215,6 @@ class Tracer:
     def _stop(self) -> None:
         if self.step is not None:
             self.step.stop()
-            self.ahead.update(self.step.storages)
             names = self.names if len(self.names) == self.count else []
             self.earlier = self.step.values.carry_over({**self.about, "names": names, "phase": self.phase})
         self.step = None
@@ -254,29 +222,34 @@ class Tracer:
     def _write(self, state: str, fault: Fault | None) -> None:
         """Write what is known, whole or not at all; a fault that was found in an earlier micro-batch stays."""
         if fault is not None:
-            before = fault.pop("batch_before", None)  # the program had kept what an earlier batch made
-            called = [] if before else self._origins(fault)
-            if fault.get("kind") == "nonfinite" and str(fault.get("tensor")).startswith("input batch") and not before:
+            before, tensor = fault.pop("batch_before", None), str(fault.get("tensor") or "")
+            called = [] if before else self._origins(fault)  # else the program had kept what an earlier batch made
+            if fault.get("kind") == "nonfinite" and tensor.startswith("input batch") and not before:
                 with _harmless():
                     fault["loaded_by"] = nonfinite_tracker.find_loading_line(self.anew, str(fault.get("value")))
             of = before or {**self.about, "names": self.names, "phase": self.phase}
-            fault = {**of, **fault, "names": called or _names(of["names"], fault)}
+            names, rows = of["names"], fault.get("samples")
+            if rows is not None and not called:
+                called = [names[row] if row < len(names) else f"sample {row} of the batch" for row in rows]
+                called = [batch_tree.name_of_part(name, tensor) for name in called]
+            fault = {**of, **fault, "names": None if rows is None and not called else called}
             fault |= {"phase": of["phase"]} if of["phase"] else {}
-            fault |= {"ahead": True} if self.step is not None and self.ahead.is_unknown(self.step.storages) else {}
+            fault |= {"ahead": True} if self._is_ahead() else {}
         content = {"schema": 1, "pid": os.getpid(), **self.about, "state": state, "samples": self.names, "fault": fault}
         content |= {"compiled": self.compiled, "count": self.count}
         run_folder.write_json(self.out / "trace.json", content, private=True)
         if fault is not None:
             self.on = False  # the first one is what was asked for
 
-
-def _names(names: Sequence[str], fault: Fault) -> list[str] | None:
-    """Return the names of a fault's samples, `sample 3 of the batch` where they have none."""
-    positions, tensor = fault.get("samples"), str(fault.get("tensor") or "")
-    if positions is None:
-        return None
-    called = [names[p] if p < len(names) else f"sample {p} of the batch" for p in positions]
-    return [batch_tree.name_of_part(name, tensor) for name in called]
+    def _is_ahead(self) -> bool:
+        """Return whether the step has used an older batch than the newest one, or may have, as another thread fetches
+        them.
+        """
+        if self.step is None or self.fetched_in != threading.get_ident():
+            return self.step is not None
+        newest, *older = ({pointer(t) for _, t in tensor_tree.tensors(batch)} - {0} for batch in self.fetched)
+        used = self.step.storages
+        return bool(newest) and not newest & used and any(batch & used for batch in older)
 
 
 def _value(loss: Tensor | float | None) -> Tensor | None:
@@ -292,44 +265,6 @@ def _harmless() -> Iterator[None]:
         fail_safe.report(error, "tracing failed", name="ocrlab replay")
 
 
-class PrefetchedBatches:
-    """The newest batches, and `by` how many the program is ahead, as the step before has shown."""
-
-    def __init__(self) -> None:
-        self.fetched: list[Fetched] = []  # the newest first; held, so that their storages are not others' meanwhile
-        self.lead = 0
-        self.thread = 0  # that has fetched
-
-    def add(self, batch: Any, names: Sequence[str], anew: Any) -> Fetched:
-        """Take in a batch that was fetched; returns the one that its step uses. One that the program has already got
-        cannot be made anew.
-        """
-        self.thread = threading.get_ident()
-        self.fetched = [(batch, names, anew), *self.fetched[:MOST_PREFETCHED]]
-        if not 0 < self.lead < len(self.fetched):
-            return batch, names, anew
-        batch, names, _ = self.fetched[self.lead]
-        return batch, names, None
-
-    def update(self, storages: set[int]) -> None:
-        """Take in which storages operators were given in the step at hand."""
-        self.lead = self._find_lead(storages)
-
-    def is_unknown(self, storages: set[int]) -> bool:
-        """Return whether the step has used another batch than was thought, or may have, as another thread fetches."""
-        return self.thread != threading.get_ident() or self._find_lead(storages) != self.lead
-
-    def _find_lead(self, storages: set[int]) -> int:
-        if self.fetched and not _storages(self.fetched[0][0]):
-            return self.lead  # no tensors in it
-        touched = [by for by, (batch, _, _) in enumerate(self.fetched) if _storages(batch) & storages]
-        return self.lead if not touched or self.lead in touched else touched[0]
-
-
-def _storages(batch: Any) -> set[int]:
-    return {pointer(tensor) for _, tensor in tensor_tree.tensors(batch)} - {0}
-
-
 def prepare(variant: Mapping[str, Any]) -> None:
     """Switch what a variant asks for, until this process ends: eager where it traces, fp32, threads, mkldnn, cudnn."""
     if variant.get("trace"):
@@ -338,22 +273,16 @@ def prepare(variant: Mapping[str, Any]) -> None:
             with contextlib.suppress(AttributeError, RuntimeError):  # before torch 2.6
                 torch.compiler.set_stance("force_eager")
     if variant.get("fp32"):
-        _without_autocast()
+        original = torch.autocast.__init__
+
+        @functools.wraps(original)
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args[:2], **{**kwargs, "enabled": False})
+
+        torch.autocast.__init__ = init  # type: ignore[method-assign]
     if variant.get("threads"):
         torch.set_num_threads(int(variant["threads"]))
     if variant.get("mkldnn") is False:
         torch.backends.mkldnn.set_flags(False)
     if variant.get("cudnn") is False:
         torch.backends.cudnn.enabled = False
-    if variant.get("anomaly"):
-        torch.autograd.set_detect_anomaly(True)
-
-
-def _without_autocast() -> None:
-    original = torch.autocast.__init__
-
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args[:2], **{**kwargs, "enabled": False})
-
-    torch.autocast.__init__ = init  # type: ignore[method-assign]

@@ -15,7 +15,6 @@ from ocrlab.debug.flight_record.ring_reader import Flight
 from ocrlab.debug.flight_record.worker_status import WorkerStatus
 from ocrlab.debug.recorder import rng_state
 from ocrlab.debug.recorder.loop_recorder import recording
-from ocrlab.debug.recorder.sample_recorder import StatusLocation, copy_with_recorder
 from ocrlab.debug.replay.child import batch_feed
 from ocrlab.debug.replay.child.batch_feed import parts
 from ocrlab.errors import DataError
@@ -123,34 +122,6 @@ def test_a_first_batch_that_cannot_be_loaded_is_loaded_again(tmp_path, monkeypat
         worker.failed for worker in ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers if worker.failed
     ]
     assert failed == (["row1"] if isinstance(data, RandomRows) else []), "this stream breaks before its first sample"
-
-
-class Rows(IterableDataset):
-    def __iter__(self):
-        for number in range(12):
-            yield {"key": f"row-{number}", "values": torch.arange(number % 3 + 1)}
-
-
-def bags(rows):
-    rows = list(rows)
-    first = rows.pop(0)  # what changes its samples does not change those that are kept
-    values = [first["values"], *(row["values"] for row in rows)]
-    return {"key": [first["key"], *(row["key"] for row in rows)], "values": torch.cat(values)}
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_batch_of_a_stream_is_put_together_of_some_of_its_samples(workers, monkeypatch, tmp_path):
-    monkeypatch.setattr(torch, "save", lambda *_, **__: None)  # as in a replay
-    loader = DataLoader(Rows(), 4, collate_fn=bags, num_workers=workers)
-    recorder = batch_feed.StreamRecorder(loader.dataset, StatusLocation(tmp_path), workers, replayed=True)
-    recorder.first = 0 if workers else 2
-    batches = list(copy_with_recorder(loader, recorder))
-    stored = [batch.origin.base.get("pickled", b"") for batch in batches]
-    names, make = batch_feed.stream_parts(bags, stored[2])
-    assert names == batches[2].data["key"] and len(names) == 4
-    assert make([1, 3])["key"] == [names[1], names[3]]
-    assert make(range(4))["values"].tolist() == batches[2].data["values"].tolist()
-    assert stored[0] == b"" or workers
 
 
 def flight(*steps: Step, workers: list[WorkerStatus] | None = None) -> Flight:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from ocrlab.debug.replay import variants
 from ocrlab.debug.replay.tracing import cuda_context, fault_report, nonfinite_tracker, step_trace
-from ocrlab.debug.replay.tracing.tracer import Tracer, traced
+from ocrlab.debug.replay.tracing.tracer import Tracer
 from ocrlab.run_folder import fail_safe
+from tests.debug.replay.tracing.traced_step import traced
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
 ASSERT = "CUDA error: device-side assert triggered"

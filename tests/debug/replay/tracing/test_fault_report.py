@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ocrlab.debug.replay.tracing.tracer import traced
+from tests.debug.replay.tracing.traced_step import traced
 
 JOB: dict[str, Any] = {"last_step": 0, "cell": {"trace": True}}
 NAMES = ["a.png", "b.png", "c.png", "d.png"]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ocrlab.debug.replay.tracing import nonfinite_tracker as traced_values
-from ocrlab.debug.replay.tracing.tracer import traced
+from tests.debug.replay.tracing.traced_step import traced
 
 NAMES = ["a.png", "b.png", "c.png", "d.png"]
 
@@ -57,21 +57,18 @@ def test_what_is_met_again_behind_the_last_batch_is_followed_to_its_step(tmp_pat
 
 
 def test_memory_that_is_used_anew_has_no_history() -> None:
-    values = traced_values.NonFiniteTracker()
-    values.begin({}, (), 4)
+    values = traced_values.NonFiniteTracker(count=4)
     tensor = torch.tensor([1.0, float("nan")])
     birth = values.new(tensor, "output", {"op": "aten::div"})
     values.births[traced_values.pointer(tensor)] = birth
-    later = traced_values.NonFiniteTracker()
-    later.earlier = values.carry_over({"micro": 1})
-    later.begin({}, (), 4)
-    assert later._older(tensor) is birth
-    assert birth.batch == {"micro": 1}
+    earlier = values.carry_over({"micro": 1})
+    later = traced_values.NonFiniteTracker(count=4, earlier=earlier)
+    assert later._older(tensor) is birth and birth.batch == {"micro": 1}
     tensor[1] = float("inf")
     assert later._older(tensor) is None
-    later.begin({traced_values.pointer(tensor): "weight w"}, (), 4)
     tensor[1] = float("nan")
-    assert later._older(tensor) is None
+    weight = {traced_values.pointer(tensor): "weight w"}
+    assert traced_values.NonFiniteTracker(weight, count=4, earlier=earlier)._older(tensor) is None
 
 
 def test_a_sample_of_either_of_two_batches_has_its_own_name(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import default_collate
 
-from ocrlab.debug.replay.tracing.tracer import traced
+from tests.debug.replay.tracing.traced_step import traced
 
 NAMES = ["a.png", "b.png", "c.png", "d.png"]
 Collate = Callable[[list[Any]], Any]

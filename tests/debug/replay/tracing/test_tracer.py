@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ocrlab.debug.flight_record import replay_position
-from ocrlab.debug.replay.tracing.tracer import traced
+from tests.debug.replay.tracing.traced_step import traced
 
 NAMES = ["a.png", "b.png", "c.png", "d.png"]
 JOB: dict[str, Any] = {"last_step": 0, "cell": {"trace": True}}
@@ -334,7 +334,7 @@ import os, sys, time, ctypes
 sys.path.insert(0, {root!r})
 import torch
 from torch import nn
-from ocrlab.debug.replay.tracing.tracer import traced
+from tests.debug.replay.tracing.traced_step import traced
 def boom(*_):
     {fault}
 net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Conv2d(4, 2, 3))
