@@ -206,8 +206,6 @@ def _search(
 
     def report_run(row: dict[str, Any]) -> None:
         _report(bisect_summary.line(len(job.rows), row, job.unit))
-        if len(job.rows) == 1 and row["ended"] == "failed":
-            _report(bisect_summary.first_run(job))
 
     answer, search = run_bisect(job, report_run)
     names = job.names

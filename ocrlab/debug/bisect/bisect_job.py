@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -126,14 +127,29 @@ def _is_worth_a_proof(job: BisectJob, search: Search, answer: Answer) -> bool:
 def perform_run(job: BisectJob, run: int, old: list[dict[str, Any]], pages: list[int] | None = None) -> dict[str, Any]:
     """Run the program once, with some samples or all, or reuse an earlier row; raises LimitReached, OSError."""
     mark = {"run": run, "pages": pages}
-    earlier = next((row for row in old if all(row.get(name) == value for name, value in mark.items())), None)
-    if earlier is not None:
-        old.remove(earlier)
-        row = {**earlier, "known": True}
-        _judge(job, row, run)
-        job.rows.append(row)
-        return row
-    limit = _allowed(job)
+    row = next((row for row in old if all(row.get(name) == value for name, value in mark.items())), None)
+    if row is not None:
+        old.remove(row)
+        row = {**row, "known": True}
+    else:
+        row = {**mark, **_run(job, run, pages)}
+        with (job.folder / LEDGER).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"key": job.digest, **row}, ensure_ascii=False) + "\n")
+        row["known"] = False
+    row["ended"] = _end(job, row, is_whole=run == (1 << len(job.factors)) - 1)
+    names = [factor.name for factor in job.factors]
+    row["as it was"] = [name for place, name in enumerate(names) if run >> place & 1]
+    row["flipped"] = [name for place, name in enumerate(names) if not run >> place & 1]
+    job.rows.append(row)
+    return row
+
+
+def _run(job: BisectJob, run: int, pages: list[int] | None) -> dict[str, Any]:
+    """Run the program once in a folder of its own, in the time that is left; raises LimitReached."""
+    left = math.inf if job.limits.seconds is None else job.limits.seconds - (time.monotonic() - job.began)
+    if job.used >= job.limits.runs or left < 1:
+        raise LimitReached("runs" if job.used >= job.limits.runs else "time")
+    limit = min(job.limits.timeout, left)
     stamp = f"{int(time.time())}-{len(job.rows) + 1:03}"
     names = (stamp, *(f"{stamp}-{number}" for number in range(2, 10_000)))  # another bisect of the same second
     place = next(job.folder / name for name in names if not (job.folder / name).exists())
@@ -141,78 +157,44 @@ def perform_run(job: BisectJob, run: int, old: list[dict[str, Any]], pages: list
     if limit < job.limits.timeout and done.fingerprint in (trial.SLOW, trial.HANG):
         raise LimitReached("time")  # it was not given the time that the others had
     job.used += 1
-    row = {
-        **mark,
+    return {
         "what": done.fingerprint,
         "told": done.description,
         "seconds": round(done.seconds, 2),
         "place": place.name,
+        "causes": [list(cause) for cause in done.causes],
     }
-    row["causes"] = [list(cause) for cause in done.causes]
-    with (job.folder / LEDGER).open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"key": job.digest, **row}, ensure_ascii=False) + "\n")
-    row["known"] = False
-    _judge(job, row, run)
-    job.rows.append(row)
-    return row
 
 
-def _judge(job: BisectJob, row: dict[str, Any], run: int) -> None:
-    """Complete a row: did it fail in the wanted way? The first failing run with nothing flipped may define that way."""
-    what, whole = row["what"], run == (1 << len(job.factors)) - 1
-    if what and what != trial.SLOW and whole and (job.wanted is None or not trial.is_same_failure(what, job.wanted)):
-        first = not any(other["ended"] == "failed" for other in job.rows)
-        if first and job.wanted is not None:
-            job.notes.append(
-                f"as it was it failed in another way than recorded ({job.failure}); that one is looked for"
-            )
-        if first:
-            job.wanted, job.failure = what, row["told"]
-    if not what:
-        row["ended"] = "passed"
-    elif what == trial.SLOW:
-        row["ended"] = "not done"
-    else:
-        row["ended"] = "failed" if job.wanted is not None and trial.is_same_failure(what, job.wanted) else "otherwise"
-    names = [factor.name for factor in job.factors]
-    row["as it was"] = [name for place, name in enumerate(names) if run >> place & 1]
-    row["flipped"] = [name for place, name in enumerate(names) if not run >> place & 1]
-
-
-def _allowed(job: BisectJob) -> float:
-    """Return how many seconds the next run may take; raises LimitReached if none are left."""
-    if job.used >= job.limits.runs:
-        raise LimitReached("runs")
-    if job.limits.seconds is None:
-        return job.limits.timeout
-    left = job.limits.seconds - (time.monotonic() - job.began)
-    if left < 1:
-        raise LimitReached("time")
-    return min(job.limits.timeout, left)
+def _end(job: BisectJob, row: dict[str, Any], *, is_whole: bool) -> str:
+    """Return how a run ended: did it fail in the wanted way? The first failing run with nothing flipped may set it."""
+    what = row["what"]
+    if not what or what == trial.SLOW:
+        return "not done" if what else "passed"
+    is_wanted = job.wanted is not None and trial.is_same_failure(what, job.wanted)
+    if is_whole and not is_wanted and not any(other["ended"] == "failed" for other in job.rows):
+        if job.wanted is not None:
+            text = f"as it was it failed in another way than recorded ({job.failure}); that one is looked for"
+            job.notes.append(text)
+        job.wanted, job.failure, is_wanted = what, row["told"], True
+    return "failed" if is_wanted else "otherwise"
 
 
 def read_ledger(job: BisectJob) -> list[dict[str, Any]]:
     """Return the rows of earlier, unfinished bisects with the same digest; raises RunError."""
     try:
         job.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        rows = _rows(job.folder / LEDGER, job.digest)
+        (job.folder / LEDGER).touch()
     except OSError as error:
         raise RunError(f"{job.folder} cannot be used", got=str(error), need="a folder that can be written") from error
-    for folder in job.earlier_folders:
-        with contextlib.suppress(OSError):
-            rows += _rows(folder / LEDGER, job.digest)
-    return rows
-
-
-def _rows(file: Path, wanted: str) -> list[dict[str, Any]]:
     rows = []
-    for line in safe_read.read_text(file).splitlines() if file.exists() else ():
-        try:
-            row = json.loads(line)
-        except ValueError:  # torn by what interrupted it
-            continue
-        if isinstance(row, dict) and row.pop("key", None) == wanted and isinstance(row.get("run"), int):
-            rows.append(row)
+    for folder in [job.folder, *job.earlier_folders]:
+        with contextlib.suppress(OSError):
+            for line in safe_read.read_text(folder / LEDGER).splitlines():
+                with contextlib.suppress(ValueError):  # torn by what interrupted it
+                    row = json.loads(line)
+                    is_row = isinstance(row, dict) and isinstance(row.get("run"), int)
+                    rows += [row] if is_row and row.pop("key", None) == job.digest else []
     return rows
 
 

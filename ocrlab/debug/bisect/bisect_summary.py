@@ -23,28 +23,24 @@ SURE = 0.9  # rate above which the sentence does not mention it
 
 def plan(flips: Sequence[Factor], limits: Limits, samples: int = 0, unit: str = "page") -> str:
     """Describe the bisect before it begins: the factors, how many runs, and how long at most."""
-    runs, timeout = limits.runs, limits.timeout
+    runs, timeout, count = limits.runs, limits.timeout, len(flips)
+    steps = math.log2(max(1, count))
+    single, pair = (min(math.ceil(number), runs) for number in (steps + 2, max(steps + 2, 3 * (steps + 1))))
     lines = []
     if flips:
-        single, pair = expected_runs(len(flips))
         names = ", ".join(f"{factor.name} ({flip_text(factor)})" for factor in flips)
-        lines.append(f"{len(flips)} factor{'s' if len(flips) > 1 else ''}: {names}")
-        two = f", {min(pair, runs)} for a pair" if len(flips) > 1 else ""
-        text = f"needs {min(single, runs)} runs for one culprit"
-        text += " (fewer if the verdict suspects it)" if len(flips) & len(flips) - 1 else ""  # not of 8
-        lines.append(f"{text}{two}, and several times as many if it fails only sometimes; at most {runs}")
-        lines[-1] += f"; {limits.again} of them confirm the answer if a run is short" if limits.again else ""
+        fewer = " (fewer if the verdict suspects it)" if count & count - 1 else ""  # not of 8
+        two = f", {pair} for a pair" if count > 1 else ""
+        again = f"; {limits.again} of them confirm the answer if a run is short" if limits.again else ""
+        lines.append(f"{count} factor{'s' if count > 1 else ''}: {names}")
+        text = f"needs {single} runs for one culprit{fewer}{two}"
+        lines.append(f"{text}, and several times as many if it fails only sometimes; at most {runs}{again}")
     if samples:
         text = f"{samples} {unit}s are halved{' then' if flips else ''}: up to {halvings(samples)} runs for one"
         lines.append(f"{text}, more for several or if it fails only sometimes; at most {runs} in total")
     whole = min(runs * timeout, limits.seconds or math.inf)
-    return "\n".join([*lines, f"at most {timeout:g} s for each run, {_minutes(whole)} in total"])
-
-
-def expected_runs(count: int) -> tuple[int, int]:
-    """Return how many runs one culprit of `count` factors takes, and two, if it always fails."""
-    steps = math.log2(max(1, count))
-    return math.ceil(steps) + 2, max(math.ceil(steps) + 2, math.ceil(3 * (steps + 1)))
+    total = f"{whole:.0f} s" if whole < 120 else f"{whole / 60:.0f} min"
+    return "\n".join([*lines, f"at most {timeout:g} s for each run, {total} in total"])
 
 
 def halvings(count: int) -> int:
@@ -61,29 +57,10 @@ def _empty(other: str) -> str:
     return "without" if other.startswith("-") else "not set"
 
 
-def first_run(job: BisectJob) -> str:
-    """Describe the first run: how long it took, how long all will take, and what is suspected."""
-    if not job.rows or job.rows[0]["known"]:
-        return ""
-    single, pair = expected_runs(len(job.factors))
-    each = job.rows[0]["seconds"]
-    text = f"each run takes {each:.0f} s: about {_minutes(min(single, job.limits.runs) * each)} for one culprit"
-    text += f", {_minutes(min(pair, job.limits.runs) * each)} for two" if len(job.factors) > 1 else ""
-    return f"{text}{suspects(job)}" if each >= 1 and job.factors else ""
-
-
-def suspects(job: BisectJob) -> str:
-    """Return which factors the verdict suspects, the most suspected first; empty where it suspects none."""
-    pairs = sorted(zip(job.suspicion, job.factors, strict=False), key=lambda pair: -pair[0])
-    named = [factor.name for much, factor in pairs if much > 1]
-    return f"; suspected first: {', '.join(named)}" if named else ""
-
-
 def line(number: int, row: dict[str, Any], unit: str = "page") -> str:
     """Return one run in words, as it ends."""
     named = ", ".join(row["as it was"])
-    unchanged = f"{named} unchanged" if named else "everything changed"
-    unchanged = unchanged if row["flipped"] else "everything unchanged"
+    unchanged = (f"{named} unchanged" if named else "everything changed") if row["flipped"] else "everything unchanged"
     pages = "" if row["pages"] is None else f", {len(row['pages'])} {unit}{'s' if len(row['pages']) > 1 else ''}"
     failure = "" if row["ended"] == "passed" else f" ({row['told']})"
     duration = ", known from an earlier bisect" if row["known"] else f", {row['seconds']:.1f} s"
@@ -99,7 +76,7 @@ def sentence(job: BisectJob, answer: Answer, search: Search, samples: SampleVerd
         if not samples.fix:
             return f"{what}: {samples.culprit}{because}{others}; {len(job.rows)} runs."
         return f"{what}. Caused by {samples.culprit}{because}{others}. Until it is fixed: {samples.fix}."
-    text = _factors_text(job, answer, search, samples)
+    text = _found_text(job, answer, search, samples) if answer.status == "found" else _no_factor(job, answer, search)
     if samples is None or factors.DATA in _culprits(job, answer):
         return text
     return f"{text} With all settings unchanged it is caused by {samples.culprit}{because}."
@@ -114,9 +91,19 @@ def _whatever(job: BisectJob) -> str:
     return f"whichever of the {count} factors is changed" if count > 1 else f"also with {job.factors[0].name} changed"
 
 
-def _factors_text(job: BisectJob, answer: Answer, search: Search, data: SampleVerdict | None) -> str:
+def _no_factor(job: BisectJob, answer: Answer, search: Search) -> str:
+    """Return why no factor is named."""
     what, tried = job.failure or "the failure", len(search.runs) - len(search.ended(None))
     runs = "1 run" if tried == 1 else f"{tried} runs"
+    if answer.status == "none":
+        return f"None of these: {what} happens {_whatever(job)}; {runs}."
+    if answer.status == "misfit":
+        text = f"No small set of the factors explains which runs failed with {what}"
+        return f"{text}: more is involved, or something that was not changed; {runs}."
+    if answer.status == "never":
+        rarest = 100 * (1 - 0.05 ** (1 / max(1, tried)))
+        text = f"It did not fail in {runs} with everything unchanged"
+        return f"{text}: it is gone, or happens in fewer than {rarest:.0f} of 100 runs."
     if answer.status == "otherwise":
         last = job.rows[-1]["told"] if job.rows else "nothing was run"
         if any(row["flipped"] for row in job.rows):
@@ -124,32 +111,25 @@ def _factors_text(job: BisectJob, answer: Answer, search: Search, data: SampleVe
         if job.rows and job.rows[-1]["ended"] == "not done":
             return f"Stopped: with everything unchanged the run was {last}; --timeout gives it more time."
         return f"Stopped: with everything unchanged the run neither passed nor failed in the expected way ({last})."
-    if answer.status == "never":
-        rarest = 100 * (1 - 0.05 ** (1 / max(1, tried)))
-        text = f"It did not fail in {runs} with everything unchanged"
-        return f"{text}: it is gone, or happens in fewer than {rarest:.0f} of 100 runs."
-    if answer.status == "none":
-        return f"None of these: {what} happens {_whatever(job)}; {runs}."
-    if answer.status == "misfit":
-        text = f"No small set of the factors explains which runs failed with {what}"
-        return f"{text}: more is involved, or something that was not changed; {runs}."
-    if answer.status == "undecided":
-        more = "The time is up; the same command continues from here."
-        if job.used >= job.limits.runs:
-            more = f"The same command with --runs {2 * job.limits.runs} continues from here."
-        if not job.rows:
-            return f"Nothing is known yet: nothing was run. {more}"
-        return f"Not enough runs: after {tried} it may be {_answer_text(job, answer, search)}. {more}"
+    more = "The time is up; the same command continues from here."
+    if job.used >= job.limits.runs:
+        more = f"The same command with --runs {2 * job.limits.runs} continues from here."
+    known = f"Not enough runs: after {tried} it may be {_answer_text(job, answer, search)}."
+    return f"{known if job.rows else 'Nothing is known yet: nothing was run.'} {more}"
+
+
+def _found_text(job: BisectJob, answer: Answer, search: Search, data: SampleVerdict | None) -> str:
     text = f"{_cause_text(job, answer, data)}: {_evidence(job, answer, search)}"
     text += f"; probability {search.probability(answer):.2f}"
     fix = f"Until it is fixed: {_fix(job, answer, data)}."
     if search.is_flaky:
         rate = search.failure_rate
         return f"{text}{f', it fails in about {100 * rate:.0f} of 100 runs' if rate < SURE else ''}. {fix}"
+    proof = "This assumes that it always fails; if not, --rate 0.5 repeats the runs."
     if job.proofs:
         settled = f"{job.settled_after} run{'s' if job.settled_after != 1 else ''}"
-        return f"{text}. {fix} Found after {settled}, and confirmed by {_more_runs(job)} more."
-    return f"{text}. {fix} This assumes that it always fails; if not, --rate 0.5 repeats the runs."
+        proof = f"Found after {settled}, and confirmed by {_more_runs(job)} more."
+    return f"{text}. {fix} {proof}"
 
 
 def table(job: BisectJob) -> list[list[str]]:
@@ -157,10 +137,11 @@ def table(job: BisectJob) -> list[list[str]]:
 
     Many factors have letters for names, which `legend` tells.
     """
-    halved = any(row["pages"] is not None for row in job.rows)
-    mark = "x" if legend(job) else AS_IT_WAS
-    rows = [["run", *_heads(job), *([f"{job.unit}s"] * halved), "ended", "s", "failure"]]
+    halved, letters = any(row["pages"] is not None for row in job.rows), bool(legend(job))
+    heads = [_letter(index) if letters else factor.name for index, factor in enumerate(job.factors)]
+    rows = [["run", *heads, *([f"{job.unit}s"] * halved), "ended", "s", "failure"]]
     for number, row in enumerate(job.rows, 1):
+        mark = "x" if letters else AS_IT_WAS
         marks = [mark if row["run"] >> index & 1 else "-" for index in range(len(job.factors))]
         pages = "all" if row["pages"] is None else str(len(row["pages"]))
         failure = "" if row["ended"] == "passed" else row["told"][:60]
@@ -174,11 +155,6 @@ def legend(job: BisectJob) -> str:
         return ""
     named = ", ".join(f"{_letter(index)} {factor.name}" for index, factor in enumerate(job.factors))
     return f"{named}; x is {AS_IT_WAS}, - is changed"
-
-
-def _heads(job: BisectJob) -> list[str]:
-    letters = bool(legend(job))
-    return [_letter(index) if letters else factor.name for index, factor in enumerate(job.factors)]
 
 
 def _letter(index: int) -> str:
@@ -318,10 +294,6 @@ def _more_runs(job: BisectJob) -> int:
     return sum(row["pages"] is None for row in job.rows[job.settled_after :]) if job.settled_after else 0
 
 
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
 @dataclass(frozen=True)
 class SampleVerdict:
     """What makes it fail, how that is known, and the fix until then; no `fix` where no sample is to blame."""
@@ -335,29 +307,24 @@ def describe_samples(culprits: SampleCulprits, names: Sequence[str], unit: str) 
     """Return what is known of samples that are called `unit`: page, file, line, record."""
     groups = [[names[index] for index in group] for group in culprits.groups]
     if culprits.ending == "whole":
-        only = (
-            f"the only {unit} there is"
-            if culprits.count == 1
-            else f"all {culprits.count} {unit}s together: no part fails"
-        )
+        every = f"all {culprits.count} {unit}s together: no part fails"
+        only = f"the only {unit} there is" if culprits.count == 1 else every
         return SampleVerdict(f"{only} ({_join(groups[0])})", "", "")
-    if culprits.ending == "every":
-        alone = ", ".join(group[0] for group in groups)
-        return SampleVerdict(f"no {unit} in particular", f"{alone} fail each alone", "")
-    if culprits.ending == "number":
-        these, others = (_join(group, most=FEW) for group in groups)
-        many = f"{len(groups[0])} {unit}{'s' if len(groups[0]) > 1 else ''}"
-        how = f"with {many} it fails, be it {these} or {others}: how many there are decides"
+    if culprits.ending in ("every", "number"):
+        how = f"{', '.join(group[0] for group in groups)} fail each alone"
+        if culprits.ending == "number":
+            these, others = (_join(group, most=FEW) for group in groups)
+            many = f"{len(groups[0])} {unit}{'s' if len(groups[0]) > 1 else ''}"
+            how = f"with {many} it fails, be it {these} or {others}: how many there are decides"
         return SampleVerdict(f"no {unit} in particular", how, "")
-    if not groups:
-        return SampleVerdict(f"one or more of the {culprits.count} {unit}s", "nothing was left to look closer", "")
-    if culprits.ending == "spent" and len(groups[-1]) > 1:
-        certain = "".join(f"{_group_text(group, unit)}, and " for group in groups[:-1])
-        which = f"one or more of {len(groups[-1])} {unit}s ({_join(groups[-1])})"
-        return SampleVerdict(f"{certain}{which}", "nothing was left to look closer", "")
-    who = ", and ".join(_group_text(group, unit) for group in groups)
-    out = " and ".join(_sample_list(culprits, group, unit) for group in groups)
-    return SampleVerdict(who, _how(culprits, groups), f"leave out {out}")
+    certain = [_group_text(group, unit) for group in groups]
+    if not groups or (culprits.ending == "spent" and len(groups[-1]) > 1):
+        left, of = (len(groups[-1]), f" ({_join(groups[-1])})") if groups else (culprits.count, "")
+        which = f"one or more of {'' if groups else 'the '}{left} {unit}s{of}"
+        return SampleVerdict(", and ".join([*certain[:-1], which]), "nothing was left to look closer", "")
+    joined = " and " if culprits.company else " or "
+    out = [_join([f"{unit} {name.partition(' (`')[0]}" for name in group], joined) for group in groups]
+    return SampleVerdict(", and ".join(certain), _how(culprits, groups), f"leave out {' and '.join(out)}")
 
 
 def _group_text(group: Sequence[str], unit: str) -> str:
@@ -367,21 +334,14 @@ def _group_text(group: Sequence[str], unit: str) -> str:
 
 
 def _how(culprits: SampleCulprits, groups: Sequence[Sequence[str]]) -> str:
-    several = len(groups) > 1
-    it = "each" if several else "they" if len(groups[0]) > 1 else "it"
-    fails = (
-        f"{it} {'fail' if it == 'they' else 'fails'} without the others" if not culprits.company else "it needs others"
-    )
+    it = "each" if len(groups) > 1 else "they" if len(groups[0]) > 1 else "it"
+    fails = f"{it} {'fail' if it == 'they' else 'fails'} without the others"
     if culprits.company:
         fails = "it fails together with any others, but not alone"
     rest = {"many": "others fail too", "spent": "whether others fail too is unknown"}
-    text = f"{fails}; {rest.get(culprits.ending, 'all others pass')}"
     often = f"; it fails in about {100 * culprits.rate:.0f} of 100 runs" if culprits.rate else ""
-    return text + (f" (a part counts as passed after {culprits.tries} runs){often}" if culprits.tries > 1 else "")
-
-
-def _sample_list(culprits: SampleCulprits, group: Sequence[str], unit: str) -> str:
-    return _join([f"{unit} {name.partition(' (`')[0]}" for name in group], " and " if culprits.company else " or ")
+    tries = f" (a part counts as passed after {culprits.tries} runs){often}" if culprits.tries > 1 else ""
+    return f"{fails}; {rest.get(culprits.ending, 'all others pass')}{tries}"
 
 
 def _join(names: Sequence[str], joined: str = ", ", most: int = NAMED) -> str:

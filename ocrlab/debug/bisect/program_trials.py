@@ -5,7 +5,6 @@ Of two config files, one that fails and one that does not, each key in which the
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,16 +37,17 @@ def starter(command: Sequence[str], factors: Sequence[Factor], samples: Samples 
         unknown = re.fullmatch(rf"(?:[\w.-]+=)?{PLACEHOLDER.pattern}", word)
         if unknown and unknown[1] not in names:
             raise ConfigError(f"{word} is not a factor", got=", ".join(sorted(names)), need="--factor NAME=BAD:GOOD")
-    inside = {name for name in names if any(f"{{{name}}}" in word for word in command)}
+    inside = names & {name for word in command for name in PLACEHOLDER.findall(word)}
     for name in sorted(names - inside):
-        current = next((word for word in command if re.match(rf"-*{re.escape(name)}(=|$)", word)), None)
+        written = [word for word in command if re.match(rf"-*{re.escape(name)}(=|$)", word)]
         if samples is not None and name == samples.name:
-            current = next((word for word in command if word and Path(word).absolute() == samples.path), current)
-        if current:
-            option = current.partition("=")[0] + ("=" if "=" in current else " ")
-            need = f"{option if re.match('-|.*=', current) else ''}{{{name}}}"
+            written = [word for word in command if word and Path(word).absolute() == samples.path] + written
+        if written:
+            option = written[0].partition("=")[0] + ("=" if "=" in written[0] else " ")
             raise ConfigError(
-                f"{name} is written literally in the command, so it cannot be changed", got=current, need=need
+                f"{name} is written literally in the command, so it cannot be changed",
+                got=written[0],
+                need=f"{option if re.match('-|.*=', written[0]) else ''}{{{name}}}",
             )
 
     def start(run: int, pages: list[int] | None, place: Path) -> Command:
@@ -87,51 +87,45 @@ def split_config_files(factors: Iterable[Factor]) -> list[Factor]:
 def write_configs(factors: Iterable[Factor], flipped: Iterable[Factor], place: Path) -> dict[str, str]:
     """Write each config file with its flipped keys set below `place`; return where, by the name of its factor."""
     written: dict[str, str] = {}
-    flips = [factor.job for factor in flipped if "file" in factor.job]
+    flips = {(factor.job["file"], factor.job["keys"]) for factor in flipped if "file" in factor.job}
     for job in {factor.job["file"]: factor.job for factor in factors if "file" in factor.job}.values():
         path = Path(job["path"])
-        content = copy.deepcopy(_read(path))
-        for flip in flips:
-            if flip["file"] == job["file"]:
-                _set(content, flip["keys"], flip["good"], flip["kept"])
+        content = _flipped(*job["sides"], {keys for file, keys in flips if file == job["file"]})
         text = _text(content, path.suffix.lower())
         written[job["file"]] = sample_lists.write_replacement(path, text, place / job["file"])
     return written
 
 
 def _differing_keys(name: str, bad: Path, good: Path) -> Iterator[Factor]:
-    safe = _read(good)
-    differing = list(_differing(_read(bad), safe))
+    sides = _read(bad), _read(good)
+    differing = list(_differing(*sides))
     if not differing:
         raise ConfigError(
             f"--factor {name}: {bad} and {good} have the same content", need="a config with which it does not fail"
         )
     for keys, was, now in differing:
-        job = {"file": name, "path": str(bad.absolute()), "keys": keys, "good": now, "kept": _depth(safe, keys)}
+        job = {"file": name, "path": str(bad.absolute()), "keys": keys, "sides": sides}
         yield Factor(".".join(map(str, keys)), _short(was), _short(now), job=job)
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
-        ending = path.suffix.lower()
-        content = json.loads(text) if ending == ".json" else _toml(text) if ending == ".toml" else yaml.safe_load(text)
+        text, ending = path.read_text(encoding="utf-8"), path.suffix.lower()
+        if ending == ".toml":
+            import tomllib
+
+            content: Any = tomllib.loads(text)
+        else:
+            content = json.loads(text) if ending == ".json" else yaml.safe_load(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
         got = str(error).splitlines()[0]
         raise ConfigError(f"{path} cannot be read", got=got, need="plain JSON, YAML or TOML") from error
+    except ImportError as error:
+        raise ConfigError(f"{path} cannot be read", got="TOML", need="Python 3.11, or JSON or YAML") from error
     if not isinstance(content, dict):
         got = type(content).__name__
         raise ConfigError(f"{path} has no keys to compare", got=got, need="keys and values at the top")
     return content
-
-
-def _toml(text: str) -> Any:
-    """Read TOML; raises ValueError, also in Python 3.10, which cannot."""
-    try:
-        import tomllib
-    except ImportError as error:
-        raise ValueError("TOML needs Python 3.11") from error
-    return tomllib.loads(text)
 
 
 def _text(content: dict[Any, Any], ending: str) -> str:
@@ -158,47 +152,40 @@ def _toml_key(key: Any) -> str:
     return json.dumps(str(key), ensure_ascii=False)
 
 
-def _differing(bad: Any, good: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any, Any]]:
-    """Yield each key in which two sides differ, as the path of keys from the top, with both values.
+def _sections(was: Any, now: Any) -> tuple[dict[Any, Any], dict[Any, Any]] | None:
+    """Return both sides of a section that is compared key by key, empty where it is absent; None for a value.
 
-    A section is split where the other side has it too, or does not have it. A section that is null or a value there is
-    flipped as a whole: no program expects half of it.
+    A section that is null or a value on the other side is flipped as a whole: no program expects half of it.
     """
+    sides = [side for side in (was, now) if side is not ABSENT]
+    if not any(sides) or not all(isinstance(side, dict) for side in sides):
+        return None
+    return was if was is not ABSENT else {}, now if now is not ABSENT else {}
+
+
+def _differing(bad: Any, good: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any, Any]]:
+    """Yield each key in which two sides differ, as the path of keys from the top, with both values."""
     for key in dict.fromkeys([*bad, *good]):
-        was, now = (side.get(key, ABSENT) for side in (bad, good))
-        nested = [side for side in (was, now) if isinstance(side, dict) and side]
-        if nested and all(isinstance(side, dict) or side is ABSENT for side in (was, now)):
-            was, now = (side if isinstance(side, dict) else {} for side in (was, now))
-            yield from _differing(was, now, (*above, key))
+        was, now = bad.get(key, ABSENT), good.get(key, ABSENT)
+        if sections := _sections(was, now):
+            yield from _differing(*sections, (*above, key))
         elif repr(was) != repr(now):  # to Python 1, 1.0 and true are equal
             yield (*above, key), was, now
 
 
-def _depth(content: Any, keys: tuple[Any, ...]) -> int:
-    """Return how many keys of a path from the top exist in a config."""
-    for number, key in enumerate(keys):
-        if not isinstance(content, dict) or key not in content:
-            return number
-        content = content[key]
-    return len(keys)
-
-
-def _set(content: dict[Any, Any], keys: tuple[Any, ...], value: Any, existing: int) -> None:
-    """Set a nested key, or remove it, also where what is above it is not a mapping.
-
-    A section that becomes empty goes too, except for the first `existing` keys: `{}` is not the same as no section.
+def _flipped(bad: Any, good: Any, flips: set[tuple[Any, ...]], above: tuple[Any, ...] = ()) -> dict[Any, Any]:
+    """Return a config with the keys of `flips` as they are in the good one; a section that becomes empty is gone where
+    the side that it follows has none: `{}` is not the same as no section.
     """
-    sections = [content]
-    for key in keys[:-1]:
-        if not isinstance(sections[-1].get(key), dict):
-            sections[-1][key] = {}
-        sections.append(sections[-1][key])
-    if value is not ABSENT:
-        sections[-1][keys[-1]] = value
-        return
-    for number in range(len(keys), existing, -1):
-        if number == len(keys) or not sections[number]:
-            sections[number - 1].pop(keys[number - 1], None)
+    content = {}
+    for key in dict.fromkeys([*bad, *good]):
+        path, was, now = (*above, key), bad.get(key, ABSENT), good.get(key, ABSENT)
+        value = now if any(flip[: len(path)] == path for flip in flips) else was
+        if sections := _sections(was, now):
+            value = _flipped(*sections, flips, path) or (ABSENT if value is ABSENT else {})
+        if value is not ABSENT:
+            content[key] = value
+    return content
 
 
 def _short(value: Any) -> str:

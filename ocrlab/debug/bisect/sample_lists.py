@@ -77,24 +77,18 @@ def write_samples(samples: Samples, chosen: Sequence[int] | None, place: Path) -
             (top / relative).parent.mkdir(parents=True, exist_ok=True)
             (top / relative).symlink_to(samples.path / relative)
         return str(top)
-    if samples.unit == "image":
-        return write_replacement(
-            samples.path, json.dumps(_image_content(samples.shared[0], parts), ensure_ascii=False), place
-        )
+    text = "".join([*samples.shared, *parts]) if samples.unit == "line" else ""
+    if samples.unit == "image":  # lists whose items belong to an image are cut down, all else stays
+        content, wanted = dict(samples.shared[0]), {None, *(image["id"] for image in parts)}
+        for key, value in content.items():
+            if isinstance(value, list):
+                content[key] = [item for item in value if not isinstance(item, dict) or item.get("image_id") in wanted]
+        text = json.dumps({**content, "images": parts}, ensure_ascii=False)
     if samples.unit == "record":
-        return write_replacement(samples.path, json.dumps(_records(samples.shared, parts), ensure_ascii=False), place)
-    return write_replacement(samples.path, "".join([*samples.shared, *parts]), place)
-
-
-def _image_content(content: dict[str, Any], images: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what COCO says of some images: lists whose items belong to an image are cut down, all else stays."""
-    wanted = {item["id"] for item in images}
-    return {
-        key: [item for item in value if not isinstance(item, dict) or item.get("image_id") in (None, *wanted)]
-        if isinstance(value, list)
-        else value
-        for key, value in content.items()
-    } | {"images": list(images)}
+        content, key, named = samples.shared
+        records = dict(parts) if named else parts
+        text = json.dumps(records if key is None else {**content, key: records}, ensure_ascii=False)
+    return write_replacement(samples.path, text, place)
 
 
 def write_replacement(path: Path, text: str, place: Path) -> str:
@@ -139,13 +133,13 @@ def _lines(name: str, path: Path) -> Samples:
     text = safe_read.read(path).decode("utf-8", "surrogateescape")  # a byte that is not text may be what is looked for
     lines = list(io.StringIO(text, newline="\n"))  # what else splitlines() takes for a line's end stands in texts
     lines = [line if line.endswith("\n") else f"{line}\n" for line in lines]
-    lines = _rows(lines) if path.suffix.lower() in HEADED else lines
-    head = lines[:1] if path.suffix.lower() in HEADED else []
+    is_table = path.suffix.lower() in HEADED
+    lines = _rows(lines) if is_table else lines
     numbers = itertools.accumulate((line.count("\n") for line in lines), initial=1)
-    numbered = list(zip(numbers, lines, strict=False))[len(head) :]
+    numbered = list(zip(numbers, lines, strict=False))[is_table:]
     numbered = [(number, line) for number, line in numbered if line.strip() and not line.startswith("#")]
     names = [f"{number} (`{_short(line)}`)" for number, line in numbered]
-    return Samples(name, path, "line", names, [line for _, line in numbered], head)
+    return Samples(name, path, "line", names, [line for _, line in numbered], lines[:1] if is_table else [])
 
 
 def _rows(lines: list[str]) -> list[str]:
@@ -188,13 +182,6 @@ def _several(value: Any) -> bool:
     """Tell records, in a list or by name, from settings and lists of numbers."""
     inside = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
     return len(inside) > 1 and all(isinstance(item, dict | list) for item in inside)
-
-
-def _records(parts: Sequence[Any], chosen: Sequence[Any]) -> Any:
-    """Return what a JSON file says of some of its records: all else in it stays."""
-    content, key, named = parts
-    records = dict(chosen) if named else list(chosen)
-    return records if key is None else {**content, key: records}
 
 
 def _short(line: str) -> str:

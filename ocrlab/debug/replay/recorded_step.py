@@ -31,7 +31,6 @@ from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
 from ocrlab.run_folder import launcher
 
 ASIDE = "_ocrlab_aside"
-ORDER = {"forward": 1, "backward": 2, "optimiser": 3, "validation": 4}  # of phases in a step
 VALIDATED = re.compile(r"validation batch (\d+)")
 CHANGE_DIRECTORY = ("/bin/sh", "-c", 'cd "$0" && exec "$@" </dev/null')
 NAMED_CHANGES = 4  # names that a warning tells
@@ -153,10 +152,14 @@ class RecordedStep:
         """The error that the run said it ended with, as `OSError: No space left`, and where: `checkpoint.py:44 save`;
         nothing where it said none.
         """
+        error = (training_findings.training_end(self.run, self.flight.rank) or {}).get("error")
         with contextlib.suppress(OcrlabError, OSError):
             status = run_folder.status(self.run)
-            return _error(status.error if status.status == "failure" else None)
-        return _error((training_findings.training_end(self.run, self.flight.rank) or {}).get("error"))
+            error = status.error if status.status == "failure" else None
+        if not error or not error.get("type"):
+            return "", ""
+        text = " ".join(f"{error['type']}: {error.get('message') or ''}".split())
+        return text, str(error.get("your_code") or error.get("where") or "")
 
     @property
     def seconds(self) -> float:
@@ -186,81 +189,58 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Recor
         need = f"--rank N, one of {', '.join(map(str, ranks))}"
         raise ConfigError(f"{run} has no record of rank {rank}", got=option, need=need)
     if not paths:
-        ours = (run / "config.yaml").is_file()
+        add = "Add ocrlab.record(run, model, optimizer) to it, or ocrlab.Recorder() to Lightning's callbacks"
         raise RunError(
             f"{run} has no flight record",
             need="flight/ring-*.bin: a run of ocrlab train, or of a program with ocrlab.record or ocrlab.Recorder",
-            do="Run it again with recorder.on=true"
-            if ours
-            else "Add ocrlab.record(run, model, optimizer) to it, or ocrlab.Recorder() to Lightning's callbacks",
+            do="Run it again with recorder.on=true" if (run / "config.yaml").is_file() else add,
         )
-    flight = _newest(paths)
-    program = program_info.read(run, rank)
-    if flight is None:
-        flight = ring_reader.read_ring(paths[0])
+    flight, program, ended = _newest(paths), program_info.read(run, rank), _ended(run, rank)
+    if not flight.steps:
         streams = bool(next(paths[0].parent.glob(f"walk-{rank}-0.json"), None))
         begun = any(worker.order for worker in flight.workers) or streams or _validated_first(flight) is not None
         if number or not begun:
             do = f"ocrlab diagnose {run} tells why it failed"
             raise RunError(f"{run} was ended before its first step", do=do)
-        subject = RecordedStep(run, flight, program, 0, None, None, _ended(run, rank))
+        subject = RecordedStep(run, flight, program, 0, None, None, ended)
         subject.warnings += _warnings(subject)
         return subject
-    chosen = _chosen(flight, number, _ended(run, rank))
+    chosen = _chosen(flight, number, ended)
     step = next((step for step in flight.steps if step.number == chosen), None)
     before = [shot for shot in flight.snapshots if step is None or shot.micro <= step.micro]
-    whole = [shot for shot in before if is_whole(shot.path)]
-    reachable = [shot for shot in whole if shot.micro >= flight.steps[0].micro]
-    subject = RecordedStep(run, flight, program, chosen, step, None, _ended(run, rank))
-    if reachable:
-        subject.snapshot = max(reachable, key=lambda shot: shot.micro).path
-    elif not any(step.micro == 0 for step in flight.steps) and subject.full_run_seconds is not None:
-        subject.from_start = True
+    torn = [shot.path.name for shot in before if not is_whole(shot.path)]
+    reachable = [s for s in before if s.path.name not in torn and s.micro >= flight.steps[0].micro]
+    subject = RecordedStep(run, flight, program, chosen, step, None, ended)
+    has_first = any(step.micro == 0 for step in flight.steps)
     if program.get("from_start"):
-        subject.snapshot, subject.from_start = None, True
-    elif subject.snapshot is None and not subject.from_start and not any(step.micro == 0 for step in flight.steps):
+        subject.from_start = True
+    elif reachable:
+        subject.snapshot = max(reachable, key=lambda shot: shot.micro).path
+    elif not has_first and subject.full_run_seconds is not None:
+        subject.from_start = True
+    elif not has_first:
+        shots = ", ".join(f"step {shot.number}" for shot in flight.snapshots) or "no step"
+        gone = f", of them torn or gone: {', '.join(shot.path.name for shot in before)}" if before else ""
         raise ConfigError(
             f"Step {chosen} cannot be reached again",
-            got=f"snapshots before {', '.join(f'step {shot.number}' for shot in flight.snapshots) or 'no step'}"
-            + (f", of them torn or gone: {', '.join(shot.path.name for shot in before)}" if before else ""),
+            got=f"snapshots before {shots}{gone}",
             need="a snapshot before it",
             do=f"The newest steps can: ocrlab replay {run}",
         )
-    subject.warnings += [f"{shot.path.name} is torn or gone" for shot in before if shot not in whole]
-    subject.warnings += _warnings(subject)
+    subject.warnings += [f"{name} is torn or gone" for name in torn] + _warnings(subject)
     return subject
 
 
 def command(subject: RecordedStep, job: Path) -> list[str]:
     """Return the words that start the program again as a replay; raises RunError where it cannot be."""
-    program = subject.program
-    argv = [str(word) for word in program.get("argv") or ()]
-    if program.get("kind") == "ocrlab train" and _is_ours(argv):
-        return [sys.executable, "-m", "ocrlab.training.jobs.replay_step", str(job)]
-    if variant_rows := _cells(subject):
-        return variant_rows
-    if program.get("interactive") or len(argv) < 2 or argv[1] == "-":
-        raise RunError(
-            f"{subject.run} cannot be started again",
-            got="a notebook or a Python prompt" if program.get("interactive") else f"the command {' '.join(argv)!r}",
-            need="a program in a file",
-            do="Put the training into a script, or train with ocrlab train",
-        )
-    folder = str(program.get("cwd") or "")
-    script = next((word for word in argv[1:4] if word.endswith(".py")), None)
-    if script is not None and "-c" not in argv[1:4] and not Path(folder, script).is_file():
-        got, need = str(Path(folder, script)), "the script that the run was started with, where it was"
-        raise RunError(f"The program of {subject.run} is gone", got=got, need=need)
-    words = [_executable(subject), *argv[1:]]
-    return [*CHANGE_DIRECTORY, folder, *words] if folder and Path(folder).is_dir() else words
+    folder, words = _start(subject, job)
+    return [*CHANGE_DIRECTORY, folder, *words] if folder else words
 
 
 def recorded_program(subject: RecordedStep) -> RecordedProgram:
     """Return what a replay of a step starts by the word of its run folder; raises RunError where it cannot be."""
-    words, program = command(subject, Path("JOB")), subject.program
-    files, folder, shell = [program_info.find(subject.run, subject.flight.rank)], None, len(CHANGE_DIRECTORY)
-    if tuple(words[:shell]) == CHANGE_DIRECTORY:
-        folder, words = words[shell], words[shell + 1 :]
+    (folder, words), program = _start(subject, Path("JOB")), subject.program
+    files = [program_info.find(subject.run, subject.flight.rank)]
     if program.get("interactive"):
         files.append(notebook_cells.file_name(subject.run, subject.flight.rank))
     if program.get("kind") == "ocrlab train" and (subject.run / "config.yaml").exists():
@@ -269,30 +249,37 @@ def recorded_program(subject: RecordedStep) -> RecordedProgram:
     return RecordedProgram(subject.run, files, words, folder, variables)
 
 
-def _executable(subject: RecordedStep) -> str:
-    """Return the Python that the run was started with; raises RunError where it is gone."""
-    executable = str(subject.program.get("executable") or subject.program["argv"][0])
+def _start(subject: RecordedStep, job: Path) -> tuple[str | None, list[str]]:
+    """Return the folder and the words that start the program again, no folder where that is gone; raises RunError."""
+    program = subject.program
+    argv, folder = [str(word) for word in program.get("argv") or ()], str(program.get("cwd") or "")
+    if program.get("kind") == "ocrlab train" and _is_ours(argv):
+        return None, [sys.executable, "-m", "ocrlab.training.jobs.replay_step", str(job)]
+    notebook = None
+    if program.get("interactive"):
+        notebook = notebook_cells.find_cells(subject.run, subject.flight.rank, program.get("pid"))
+    if notebook is None and (program.get("interactive") or len(argv) < 2 or argv[1] == "-"):
+        raise RunError(
+            f"{subject.run} cannot be started again",
+            got="a notebook or a Python prompt" if program.get("interactive") else f"the command {' '.join(argv)!r}",
+            need="a program in a file",
+            do="Put the training into a script, or train with ocrlab train",
+        )
+    if notebook is not None:
+        path, cells = notebook
+        if not cells.get("cells"):
+            got = f"a notebook that has executed {int(cells.get('size') or 0) / 1e6:.1f} MB of cells"
+            need = f"{notebook_cells.LIMIT / 1e6:.0f} MB of cells at most, or a program in a file"
+            raise RunError(f"{subject.run} cannot be started again", got=got, need=need)
+        argv, folder = ["", "-m", "ocrlab.debug.replay.child.run_cells", str(path)], str(cells.get("cwd") or folder)
+    script = next((word for word in argv[1:4] if word.endswith(".py")), None)
+    if script is not None and "-c" not in argv[1:4] and not Path(folder, script).is_file():
+        got, need = str(Path(folder, script)), "the script that the run was started with, where it was"
+        raise RunError(f"The program of {subject.run} is gone", got=got, need=need)
+    executable = str(program.get("executable") or program["argv"][0])
     if not os.access(executable, os.X_OK):
         raise RunError(f"The Python of {subject.run} is gone", got=executable, need="the one that it was run with")
-    return executable
-
-
-def _cells(subject: RecordedStep) -> list[str]:
-    """Return the words that execute the cells of a notebook again, none where they were not kept; raises RunError."""
-    program = subject.program
-    if not program.get("interactive"):
-        return []
-    cells_file = notebook_cells.find_cells(subject.run, subject.flight.rank, program.get("pid"))
-    if cells_file is None:
-        return []
-    path, notebook = cells_file
-    if not notebook.get("cells"):
-        got = f"a notebook that has executed {int(notebook.get('size') or 0) / 1e6:.1f} MB of cells"
-        need = f"{notebook_cells.LIMIT / 1e6:.0f} MB of cells at most, or a program in a file"
-        raise RunError(f"{subject.run} cannot be started again", got=got, need=need)
-    words = [_executable(subject), "-m", "ocrlab.debug.replay.child.run_cells", str(path)]
-    folder = str(notebook.get("cwd") or program.get("cwd") or "")
-    return [*CHANGE_DIRECTORY, folder, *words] if Path(folder).is_dir() else words
+    return folder if folder and Path(folder).is_dir() else None, [executable, *argv[1:]]
 
 
 def environment(subject: RecordedStep, job: Path) -> dict[str, str]:
@@ -327,20 +314,7 @@ def _first_failed_rank(run: Path) -> int:
         named = find_failed_rank(load_input.read_run_folder(run))
         if named is not None:
             return named.rank
-    records = launcher.read(run / "flight")
-    return _behind(run) if records and not any(record.get("end") for record in records) else launcher.blamed(records)
-
-
-def _behind(run: Path) -> int:
-    """Return the rank that had come least far when all of them ended without a word: the others waited for it."""
-    reached: dict[int, tuple[int, int]] = {}
-    for path in ring_reader.find_rings(run):
-        with contextlib.suppress(DataError):
-            if (now := ring_reader.read_ring(path).now) is not None:
-                over = now.phase == "data"  # of the step before
-                place = now.micro + over, 0 if over else ORDER.get(now.phase, 0)
-                reached.setdefault(ring_reader.parse_name(path)[0], place)
-    return min(reached, key=lambda rank: (reached[rank], rank), default=0)
+    return launcher.blamed(launcher.read(run / "flight"))
 
 
 def _is_ours(argv: list[str]) -> bool:
@@ -354,20 +328,14 @@ def _is_ours(argv: list[str]) -> bool:
     return ("-m" in words[:4] and "ocrlab" in words[:5]) or any(Path(word).name == "ocrlab" for word in argv[:4])
 
 
-def _newest(paths: list[Path]) -> Flight | None:
-    """Return the newest record that holds steps; raises DataError where all there are cannot be read."""
-    damaged: list[DataError] = []
+def _newest(paths: list[Path]) -> Flight:
+    """Return the newest record that holds steps, else the newest; raises DataError where that cannot be read."""
     for path in paths:
-        try:
+        with contextlib.suppress(DataError):
             flight = ring_reader.read_ring(path)
-        except DataError as error:
-            damaged.append(error)
-            continue
-        if flight.steps:
-            return flight
-    if damaged:
-        raise damaged[0]
-    return None
+            if flight.steps:
+                return flight
+    return ring_reader.read_ring(paths[0])
 
 
 def _chosen(flight: Flight, number: int | None, ended: str) -> int:
@@ -386,13 +354,6 @@ def _chosen(flight: Flight, number: int | None, ended: str) -> int:
             do="recorder.steps or Recorder(steps=...) keeps more",
         )
     return number
-
-
-def _error(error: dict[str, Any] | None) -> tuple[str, str]:
-    if not error or not error.get("type"):
-        return "", ""
-    text = " ".join(f"{error['type']}: {error.get('message') or ''}".split())
-    return text, str(error.get("your_code") or error.get("where") or "")
 
 
 def _validated_first(flight: Flight) -> int | None:
@@ -415,17 +376,14 @@ def _ended(run: Path, rank: int = 0) -> str:
 
 def _warnings(subject: RecordedStep) -> list[str]:
     """Return what may make the replay differ from the run."""
-    texts = []
-    program = subject.program
-    if subject.ended == "running":
-        texts.append("the run still lives: what is replayed is its newest step")
-    if subject.flight.torn:
-        texts.append(f"{subject.flight.torn} records of steps are torn")
+    program, flight = subject.program, subject.flight
+    texts = ["the run still lives: what is replayed is its newest step"] if subject.ended == "running" else []
+    texts += [f"{flight.torn} records of steps are torn"] if flight.torn else []
     texts += find_changes(subject.run, program, subject.samples)
     if not Path(str(program.get("cwd") or ".")).is_dir():
         texts.append(f"the folder that it was started in is gone: {program.get('cwd')}")
     if subject.world > 1:
-        text = f"rank {subject.flight.rank} of {subject.world} is replayed alone, as if the others held what it holds:"
+        text = f"rank {flight.rank} of {subject.world} is replayed alone, as if the others held what it holds:"
         text = f"{text} gradients are its own, so that only the first step from the snapshot is exact"
         text += "; the run spread its weights over the ranks, so that not even that is" if program.get("spread") else ""
         texts.append(f"{text}; --rank N takes another one")
@@ -439,7 +397,11 @@ def find_changes(run: Path, program: Mapping[str, Any], samples: Sequence[str]) 
     words = [str(word) for word in list(program.get("argv") or ())[1:4] if str(word).endswith((".py", ".yaml", ".yml"))]
     warnings = [f"{Path(word).name} has changed since the run began" for word in words if _newer(folder / word, began)]
     warnings += [f"{word} is gone: it was started with it" for word in words if not (folder / word).is_file()]
-    pages = [name for name in samples if any(_newer(place / name, began) for place in [folder, *_data(run, folder)])]
+    data = [folder]
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        match = FOLDER.search((run / "config.yaml").read_text(encoding="utf-8"))
+        data += [folder / match["folder"].strip("'\"")] if match else []
+    pages = [name for name in samples if any(_newer(place / name, began) for place in data)]
     for what, names in (("written after the run began", pages), ("packages have changed", _packages(run))):
         more = f" and {len(names) - NAMED_CHANGES} more" if len(names) > NAMED_CHANGES else ""
         warnings += [f"{what}: {', '.join(names[:NAMED_CHANGES])}{more}"] if names else []
@@ -453,15 +415,6 @@ def _newer(path: Path, began: float) -> bool:
         return False
 
 
-def _data(run: Path, folder: Path) -> list[Path]:
-    """Return the folder of the data set that the run's config names."""
-    try:
-        match = FOLDER.search((run / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        return []
-    return [folder / match["folder"].strip("'\"")] if match else []
-
-
 def _packages(run: Path) -> list[str]:
     """Return the packages of environment.json that have another version in this Python, or are gone."""
     try:
@@ -471,10 +424,8 @@ def _packages(run: Path) -> list[str]:
         return []
     changes = []
     for name, version in pairs:
-        try:
+        now = "none"
+        with contextlib.suppress(metadata.PackageNotFoundError):
             now = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            now = "none"
-        if now != version:
-            changes.append(f"{name} {version} is {now} now")
+        changes += [f"{name} {version} is {now} now"] if now != version else []
     return sorted(changes, key=lambda text: not text.startswith(("torch", "lightning", "numpy", "opencv")))
