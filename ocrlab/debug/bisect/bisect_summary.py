@@ -114,8 +114,8 @@ def _no_factor(job: BisectJob, answer: Answer, search: Search) -> str:
     more = "The time is up; the same command continues from here."
     if job.used >= job.limits.runs:
         more = f"The same command with --runs {2 * job.limits.runs} continues from here."
-    known = f"Not enough runs: after {tried} it may be {_answer_text(job, answer, search)}."
-    return f"{known if job.rows else 'Nothing is known yet: nothing was run.'} {more}"
+    text = f"Not enough runs: after {tried} it may be {_answer_text(job, answer, search)}."
+    return f"{text if job.rows else 'Nothing is known yet: nothing was run.'} {more}"
 
 
 def _found_text(job: BisectJob, answer: Answer, search: Search, data: SampleVerdict | None) -> str:

@@ -122,21 +122,21 @@ class _Matrix:
 
 def _check(subject: RecordedStep, timeout: float) -> None:
     """Raise ConfigError where the time is too short for the way to the step."""
-    got = f"--timeout {timeout:g}; no snapshot leads to it, so that its program is run from the beginning"
-    more = ""
+    more, needed = "", _seconds(subject)
+    way = "no snapshot leads to it, so that its program is run from the beginning"
     if subject.program.get("from_start"):
-        got = f"--timeout {timeout:g}; the program runs from its beginning: it uses neither rec.batches nor rec.steps"
+        way = "the program runs from its beginning: it uses neither rec.batches nor rec.steps"
         more = "; or use `for step in rec.steps(n)`, so that a replay starts at a snapshot; pass what the loop reads"
         more += " of earlier steps, other than model and optimizer, as extra={...}"
-    needed = _seconds(subject)
-    if not subject.from_start:
-        needed = SLOWER * subject.previous_seconds + subject.seconds * subject.replayed_micro_batches
+    elif not subject.from_start:
         count, earlier = subject.replayed_micro_batches, subject.previous_trainings
-        got = f"--timeout {timeout:g}; {count} micro-batches of {subject.seconds:.2g} s from its snapshot on"
-        got += f", and {earlier} trainings of the same program before it" if earlier else ""
+        needed = SLOWER * subject.previous_seconds + subject.seconds * count
+        way = f"{count} micro-batches of {subject.seconds:.2g} s from its snapshot on"
+        way += f", and {earlier} trainings of the same program before it" if earlier else ""
     if needed > timeout:
+        what = f"The time is too short for step {subject.number} of {subject.run}"
         do = f"Give it more: --timeout {math.ceil(needed + ENOUGH)}{more}"
-        raise ConfigError(f"The time is too short for step {subject.number} of {subject.run}", got=got, do=do)
+        raise ConfigError(what, got=f"--timeout {timeout:g}; {way}", do=do)
 
 
 def _investigate(subject: RecordedStep, matrix: _Matrix) -> None:
@@ -147,7 +147,8 @@ def _investigate(subject: RecordedStep, matrix: _Matrix) -> None:
         traced = matrix.run(variants.begun(variant) if subject.from_start else variant)
         if traced.fault is not None:
             break
-    if _began_otherwise(subject, traced):
+    is_another = traced.fault is None or traced.diverged or subject.ended == "success"
+    if traced.files_newer_than_run and is_another and launcher.HOLDS not in traced.error_text:
         traced = _run_without_later_files(subject, traced, matrix)
     shown = traced
     failed = subject.ended not in ("success", "running")
@@ -180,15 +181,6 @@ def _investigate(subject: RecordedStep, matrix: _Matrix) -> None:
         result = matrix.run(variant)
         if not result.error_text and variants.settles(variant, fault, result.fault):
             return
-
-
-def _began_otherwise(subject: RecordedStep, shown: TrialResult) -> bool:
-    """Return whether a program has begun with what the run wrote, and may have gone another way by that."""
-    return (
-        bool(shown.files_newer_than_run)
-        and launcher.HOLDS not in shown.error_text
-        and (shown.fault is None or shown.diverged or subject.ended == "success")
-    )
 
 
 def _run_without_later_files(subject: RecordedStep, before: TrialResult, matrix: _Matrix) -> TrialResult:

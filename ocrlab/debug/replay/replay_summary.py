@@ -265,8 +265,8 @@ def _place(fault: Mapping[str, Any]) -> str:
     elif module:
         where = f"the model ({module})"
     last = fault.get("after") if not (fault.get("op") or fault.get("node")) else None
-    given = fault.get("inputs") or []
-    inputs = given if isinstance(given, list) else [given]
+    inputs = fault.get("inputs") or []
+    inputs = inputs if isinstance(inputs, list) else [inputs]
     widest = next((text for text in inputs if text.count(", ") > 1), next(iter(inputs), ""))
     is_surfaced = fault.get("kind") in ("crash", "hang") and fault.get("line") == fault.get("surfaced")
     parts = [

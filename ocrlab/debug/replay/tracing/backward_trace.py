@@ -69,12 +69,15 @@ class BackwardTrace:
             self.places[now - 1] = place
         self.sequence_number = now
 
-    def place(self, number: int) -> Place:
-        """Return where the node with a sequence number was made."""
-        if number in self.places:
+    def place(self, number: int, *, wraps: bool = False) -> Place:
+        """Return where the node with a sequence number was made. One that `wraps` a module for its backward hook was
+        made just after that module's exit or entry.
+        """
+        if number in self.places and not wraps:
             return self.places[number]
         index = bisect.bisect_right(self.marks, number, key=lambda mark: mark[0]) - 1
-        return self.marks[index][1] if index >= 0 else {}
+        place = self.marks[index][1] if index >= 0 else {}
+        return dict(place["left"]) if wraps and place.get("left") else place
 
     def _around(self, original: Callable[..., Any], *, leaves: bool) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -113,44 +116,28 @@ class BackwardTrace:
         ready = _Ready(waiting)
         handles: list[Any] = []
         for node in nodes:
-            handles.append(node.register_prehook(functools.partial(self._enter, node)))
+            handles.append(node.register_prehook(functools.partial(self._at, node)))
             handles.append(node.register_hook(functools.partial(self._done, node, ready)))
         for node in roots:
             if not waiting.get(node):
                 ready.push(node)
-        self._foretell(ready)
+        self._at(ready.next())
         return handles
 
-    def _enter(self, node: Any, _gradients: Any) -> None:
-        self._at(node)
-
-    def _done(self, node: Any, ready: _Ready, _inputs: Any, _outputs: Any) -> None:
+    def _done(self, node: Any, ready: _Ready, *_gradients: Any) -> None:
         ready.done(node)
-        self._foretell(ready)
+        self._at(ready.next())
 
-    def _foretell(self, ready: _Ready) -> None:
-        node = ready.next()
-        if node is not None:
-            self._at(node)
-
-    def _at(self, node: Any) -> None:
-        name, number = node.name().rpartition("::")[2], node._sequence_nr()
+    def _at(self, node: Any, *_gradients: Any) -> None:
+        """Note that a node comes next, or runs."""
+        if node is None:
+            return
+        name, number, own = node.name().rpartition("::")[2], node._sequence_nr(), node_function(node)
+        place = {"parameter": self.parameters.get(id(getattr(node, "variable", None)))}
         if number < COUNTED:
-            place = self._of_wrapper(number) if name.startswith("BackwardHookFunction") else self.place(number)
-        else:
-            parameter = getattr(node, "variable", None)
-            place = {"parameter": self.parameters.get(id(parameter))}
-        own = node_function(node)
-        place = {**place, "function": own} if own else place
-        self.now, self.node = (name, place), node
-        self.changed(name, place)
-
-    def _of_wrapper(self, number: int) -> Place:
-        """Return the module whose backward hook a node is for: it was made just after that module's exit or entry."""
-        index = bisect.bisect_right(self.marks, number, key=lambda mark: mark[0]) - 1
-        if index >= 0 and self.marks[index][1].get("left"):
-            return dict(self.marks[index][1]["left"])
-        return self.marks[index][1] if index >= 0 else {}
+            place = self.place(number, wraps=name.startswith("BackwardHookFunction"))
+        self.now, self.node = (name, {**place, "function": own} if own else place), node
+        self.changed(*self.now)
 
 
 class _Ready:

@@ -19,12 +19,17 @@ Make = Callable[[Sequence[int]], Any]
 Length = Callable[[int], int | None]
 ALWAYS = {"masked_select", "nonzero", "take", "_unique2", "unique_dim", "unique_consecutive", "_pack_padded_sequence"}
 ALWAYS |= {"bincount", "histc"}
-ALONG = {"sort", "argsort", "topk", "gather", "index_select", "kthvalue"}  # a dimension
-ALONG |= {"scatter", "scatter_add", "scatter_reduce", "index_add", "index_reduce"}
-LAST = {"sort", "argsort", "topk", "kthvalue"}  # the last one by default
-OVER = {"sum": 1, "mean": 1, "amax": 1, "amin": 1, "max": 1, "min": 1, "prod": 1, "var": 1, "std": 1, "logsumexp": 1}
-OVER |= {"median": 1, "any": 1, "all": 1, "argmax": 1, "argmin": 1, "norm": 2, "linalg_vector_norm": 2, "nansum": 1}
-SEVERAL = {"flip": 1, "roll": 2}  # dimensions, as which argument, as in OVER; roll without any rolls them all
+# Which argument names the dimensions that an operator goes along or sums over, and those without any.
+DIMENSIONS: dict[str, tuple[int, tuple[int, ...]]] = {
+    **dict.fromkeys("gather index_select scatter scatter_add scatter_reduce index_add index_reduce".split(), (1, (0,))),
+    **dict.fromkeys("sort argsort".split(), (1, (-1,))),
+    **dict.fromkeys("topk kthvalue".split(), (2, (-1,))),
+    **dict.fromkeys("sum nansum mean amax amin max min prod var std logsumexp median any all".split(), (1, ())),
+    **dict.fromkeys("argmax argmin".split(), (1, ())),
+    **dict.fromkeys("norm linalg_vector_norm".split(), (2, ())),
+    "flip": (1, (0,)),
+    "roll": (2, (0,)),  # without any it rolls them all
+}
 
 
 def name_rows(rows: Sequence[int], batch: Any, count: int, names: Sequence[str], make: Make) -> list[str] | None:
@@ -99,16 +104,12 @@ def reorders_rows(name: str, args: Sequence[Any], kwargs: dict[str, Any], count:
         return False
     if operator == "index":
         return _picks(args[1][0], count)
-    if operator in SEVERAL or operator in OVER:
-        place = SEVERAL.get(operator, OVER.get(operator, 1))
-        dims = args[place] if len(args) > place else kwargs.get("dims", kwargs.get("dim"))
-        dims = [dims] if isinstance(dims, int) else dims if isinstance(dims, list | tuple) else ()
-        return any(int(dim) % tensor.dim() == 0 for dim in dims or (() if operator in OVER else (0,)))
-    if operator not in ALONG:
+    if operator not in DIMENSIONS:
         return False
-    place = 2 if operator in ("topk", "kthvalue") else 1
-    dim = kwargs.get("dim", args[place] if len(args) > place else -1 if operator in LAST else 0)
-    if not isinstance(dim, int) or isinstance(dim, bool) or dim % tensor.dim():
+    place, default = DIMENSIONS[operator]
+    argument = kwargs.get("dims", kwargs.get("dim", args[place] if len(args) > place else None))
+    dims = [argument] if isinstance(argument, int) else argument if isinstance(argument, list | tuple) else ()
+    if not any(int(dim) % tensor.dim() == 0 for dim in dims or default):
         return False
     return operator != "index_select" or _picks(args[2] if len(args) > 2 else kwargs.get("index"), count)
 

@@ -8,6 +8,7 @@ extension), so that only its name says where the step is.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -69,13 +70,13 @@ class ModuleStack:
                 self.names[id(module)] = name
                 try:
                     self.handles += [
-                        module.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True),
-                        module.register_forward_hook(self._leave, with_kwargs=True, always_call=True),
+                        module.register_forward_pre_hook(self._push, prepend=True, with_kwargs=True),
+                        module.register_forward_hook(self._pop, with_kwargs=True, always_call=True),
                     ]
                 except (RuntimeError, TypeError):  # a scripted module takes no such hooks: its caller is reported
                     self.names.pop(id(module), None)
-        self.handles.append(register_module_forward_pre_hook(self._enter_stranger))
-        self.handles.append(register_module_forward_hook(self._leave_stranger, always_call=True))
+        self.handles.append(register_module_forward_pre_hook(functools.partial(self._push, stranger=True)))
+        self.handles.append(register_module_forward_hook(functools.partial(self._pop, stranger=True), always_call=True))
 
     def unhook(self) -> None:
         """Take every hook away."""
@@ -101,30 +102,20 @@ class ModuleStack:
             return f"{above.path}.{inner}" if inner and above.path else inner or type(module).__name__
         return self.names.get(id(module), type(module).__name__)
 
-    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._push(module, args, kwargs, in_model=True)
-
-    def _leave(self, module: nn.Module, _args: Any, _kwargs: Any, _result: Any) -> None:
-        self._pop(module)
-
-    def _enter_stranger(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if id(module) not in self.names:
-            self._push(module, args, {}, in_model=False)
-
-    def _leave_stranger(self, module: nn.Module, _args: Any, _result: Any) -> None:
-        if id(module) not in self.names:
-            self._pop(module)
-
-    def _push(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, in_model: bool) -> None:
+    def _push(self, module: nn.Module, args: Any, kwargs: Any = None, *, stranger: bool = False) -> None:
+        if stranger and id(module) in self.names:
+            return
         number = self.counts[id(module)] = self.counts.get(id(module), 0) + 1
-        wraps = not in_model and any(id(part) in self.names for part in module.modules())
-        aside = not in_model and not (self.outermost and torch.is_grad_enabled())
+        wraps = stranger and any(id(part) in self.names for part in module.modules())
+        aside = stranger and not (self.outermost and torch.is_grad_enabled())
         aside |= any(above.aside for above in self.stack)
-        call = Call(module, self.name(module), label(module), number, args, kwargs, in_model, wraps, aside)
+        call = Call(module, self.name(module), label(module), number, args, kwargs or {}, not stranger, wraps, aside)
         self.stack.append(call)
         self.changed(call)
 
-    def _pop(self, module: nn.Module) -> None:
+    def _pop(self, module: nn.Module, *_: Any, stranger: bool = False) -> None:
+        if stranger and id(module) in self.names:
+            return
         error = sys.exc_info()[1]
         while self.stack:
             call = self.stack.pop()

@@ -377,8 +377,8 @@ def find_loading_line(anew: Rebuild | None, value: str) -> str:
             batch[1](range(len(batch[0])))
     roots = [root(birth) for birth in observer.values.order]
     roots = [origin for origin in roots if origin.value == value and origin.tensor.startswith("output")]
-    made = [origin.place for origin in roots if not (origin.is_written or origin.constant)]
-    born = {(place.get("op"), place.get("line")) for place in made}
+    places = [origin.place for origin in roots if not (origin.is_written or origin.constant)]
+    born = {(place.get("op"), place.get("line")) for place in places}
     born = born or {(f"NumPy, {what}", at) for what, at in observer.numpy if what in KINDS.get(value, ())}
     lines = [f"`{op}` at {at}" for op, at in born if at]
     return lines[0] if len(lines) == 1 else ""
