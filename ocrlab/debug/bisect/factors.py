@@ -83,16 +83,14 @@ def _sides(name: str, text: str) -> tuple[str, str]:
     Nothing is guessed: `cuda:0:cpu`, cut at the wrong colon, would be searched with values that nobody has meant.
     """
     if text.count("::") == 1:
-        bad, _, good = text.partition("::")
-    elif text.count(":") == 1 or text.startswith(":"):
-        bad, _, good = text.partition(":")
-    elif text.endswith(":"):
-        bad, good = text[:-1], ""
-    else:
-        cuts = [place for place, sign in enumerate(text) if sign == ":"][:3]
-        cuttings = " or ".join(f"{name}={text[:cut]}::{text[cut + 1 :]}" for cut in cuts)
-        raise ConfigError(f"--factor {name}={text} has more than one colon", need=cuttings)
-    return bad, good
+        return text.partition("::")[::2]
+    if text.count(":") == 1 or text.startswith(":"):
+        return text.partition(":")[::2]
+    if text.endswith(":"):
+        return text[:-1], ""
+    cuts = [place for place, sign in enumerate(text) if sign == ":"][:3]
+    cuttings = " or ".join(f"{name}={text[:cut]}::{text[cut + 1 :]}" for cut in cuts)
+    raise ConfigError(f"--factor {name}={text} has more than one colon", need=cuttings)
 
 
 def suspicion_weights(factors: Sequence[Factor], verdict: Verdict | None) -> list[float]:

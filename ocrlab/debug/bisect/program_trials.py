@@ -89,8 +89,8 @@ def write_configs(factors: Iterable[Factor], flipped: Iterable[Factor], place: P
     written: dict[str, str] = {}
     flips = {(factor.job["file"], factor.job["keys"]) for factor in flipped if "file" in factor.job}
     for job in {factor.job["file"]: factor.job for factor in factors if "file" in factor.job}.values():
-        path = Path(job["path"])
-        content = _flipped(*job["sides"], {keys for file, keys in flips if file == job["file"]})
+        path, (bad, good) = Path(job["path"]), job["sides"]
+        content = _flipped(bad, good, {keys for file, keys in flips if file == job["file"]})
         text = _text(content, path.suffix.lower())
         written[job["file"]] = sample_lists.write_replacement(path, text, place / job["file"])
     return written

@@ -51,12 +51,8 @@ def read_samples(word: str) -> Samples:
         need = "NAME=FOLDER or NAME=FILE, with {NAME} in the command"
         raise ConfigError(f"--samples {word} cannot be used", got="no such file" if name and where else None, need=need)
     try:
-        if path.is_dir():
-            samples = _folder(name, path)
-        elif path.suffix == ".json":
-            samples = _entries(name, path)
-        else:
-            samples = _lines(name, path)
+        read = _folder if path.is_dir() else _entries if path.suffix == ".json" else _lines
+        samples = read(name, path)
     except (OSError, ValueError) as error:
         need = "text, or JSON with one list of records"
         raise ConfigError(f"--samples {word} cannot be read", got=str(error), need=need) from error

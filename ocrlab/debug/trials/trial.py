@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -71,8 +72,14 @@ def run_trial(start: Callable[[Path], Command], place: Path, timeout: float) -> 
     environment = {name: value for name, value in {**os.environ, **env}.items() if value or name not in env}
     ended = watch_into(place / "output.txt", command, options, environment)
     seconds = time.monotonic() - began
-    incident = _incident(ended, run)
-    _remove(place, ["output.txt", *(["run"] if ended.verdict else [])])
+    incident = Incident(ended.status, ended.exit_code, ended.signal)
+    if ended.verdict is not None:
+        with contextlib.suppress(DataError):
+            incident = load_input.read_run_folder(ended.folder or run)
+    for left in place.iterdir():  # all that the program wrote
+        if left.name != "output.txt" and not (left.name == "run" and ended.verdict):
+            with contextlib.suppress(OSError):
+                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
     pass_signal_on(ended, incident.facts)
     if ended.status == "success":
         return RunResult("", "passed", seconds)
@@ -121,16 +128,13 @@ def fingerprint(verdict: Verdict, incident: Incident) -> tuple[str, str]:
     thrown = final_exception.find_uncaught(evidence.clean_texts(incident))
     if thrown is not None:
         text = thrown.own.text.strip()
-        return PARENTHESES.sub("[#]", VARIES.sub("#", WORKER.sub("DataLoader worker ended", text)))[:160], shorten_line(
-            text
-        )
+        same = PARENTHESES.sub("[#]", VARIES.sub("#", WORKER.sub("DataLoader worker ended", text)))
+        return same[:160], shorten_line(text)
     if verdict.signal:
         return verdict.signal, f"killed by {verdict.signal}"
     status = f"exit status {verdict.exit_code}"
-    last_line = next(
-        (page.text.strip().rpartition("\n")[2].strip() for page in evidence.clean_texts(incident) if page.text.strip()),
-        "",
-    )
+    texts = [page.text.strip() for page in evidence.clean_texts(incident)]
+    last_line = next((text.rpartition("\n")[2].strip() for text in texts if text), "")
     return status, f"{status} after `{last_line[:LAST_WORDS]}`" if last_line else status
 
 
@@ -159,21 +163,6 @@ def recorded_failure(run: Path) -> tuple[str, str] | None:
     return None if verdict.status == "log" else fingerprint(verdict, incident)
 
 
-def _incident(ended: Ended, run: Path) -> Incident:
-    if ended.verdict is not None:
-        with contextlib.suppress(DataError):
-            return load_input.read_run_folder(ended.folder or run)
-    return Incident(ended.status, ended.exit_code, ended.signal)
-
-
-def _remove(place: Path, names: Sequence[str]) -> None:
-    """Remove all that a program left in a folder but the named things."""
-    for left in place.iterdir():
-        if left.name not in names:
-            with contextlib.suppress(OSError):
-                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
-
-
 def rerun_command(
     run: Path,
     command: Sequence[str],
@@ -194,23 +183,14 @@ def rerun_command(
     if folder is not None and not Path(folder).is_dir():
         return {"why": "the folder in which it was started is not there", "runs": []}
     runs: list[dict[str, Any]] = []
-    place = Path(tempfile.mkdtemp(prefix="ocrlab-again-"))
-    try:
+    with tempfile.TemporaryDirectory(prefix="ocrlab-again-", ignore_cleanup_errors=True) as place:
         for number in range(1, count + 1):
             report(f"run {number} of {count}: {' '.join(command)[:120]}")
-            result = run_trial(lambda inside: _start_again(run, command, folder, inside), place / str(number), timeout)
-            runs.append(_row(result, wanted[0]))
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+            start = partial(_start_again, run, command, folder)
+            result = run_trial(start, Path(place, str(number)), timeout)
+            same = bool(result.fingerprint) and is_same_failure(result.fingerprint, wanted[0])
+            runs.append({"same": same, "told": result.description, "seconds": round(result.seconds, 1)})
     return {"wanted": wanted[1], "same": sum(result["same"] for result in runs), "runs": runs}
-
-
-def _row(result: RunResult, wanted: str) -> dict[str, Any]:
-    return {
-        "same": bool(result.fingerprint) and is_same_failure(result.fingerprint, wanted),
-        "told": result.description,
-        "seconds": round(result.seconds, 1),
-    }
 
 
 def _start_again(run: Path, command: Sequence[str], folder: str | None, inside: Path) -> Command:
@@ -219,11 +199,6 @@ def _start_again(run: Path, command: Sequence[str], folder: str | None, inside: 
     if words[:1] == ["ocrlab"]:
         words = [sys.executable, "-m", "ocrlab", *words[1:]]
         if words[3:4] == ["train"] and (run / "config.yaml").is_file():
-            words = [
-                *words[:4],
-                "--config",
-                str((run / "config.yaml").absolute()),
-                f"runs={inside.absolute() / 'runs'}",
-            ]
-            words += ["tracking=disabled"]
+            config, runs = (run / "config.yaml").absolute(), inside.absolute() / "runs"
+            words = [*words[:4], "--config", str(config), f"runs={runs}", "tracking=disabled"]
     return ["sh", "-c", SHELL, "sh", folder or os.getcwd(), *words], {}

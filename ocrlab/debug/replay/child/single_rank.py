@@ -10,6 +10,7 @@ be recorded.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 import sys
@@ -24,6 +25,7 @@ from ocrlab.debug.flight_record import program_info
 from ocrlab.errors import RunError
 from ocrlab.run_folder import launcher
 
+OF_BACKEND = ("backend", "pg_options", "device_id")  # what a program may ask of a group
 RECEIVES = ("recv", "irecv", "recv_object_list")
 OBJECTS = ("broadcast_object_list", "scatter_object_list")  # sent by another rank: not even their size is known
 asked: list[int] = []  # the ranks that groups of this process were made for
@@ -40,32 +42,31 @@ def begin(job: Mapping[str, Any]) -> None:
         os.environ["LOCAL_RANK"] = "0"
     rank, world = int(job["rank"]), int(job["world"])
     _replace("init_process_group", lambda real: _on_fake_backend(real, rank, world))
-    _replace("new_group", lambda real: lambda *args, **named: _without_backend(real, args, named))
+    _replace("new_group", lambda real: functools.partial(_without_backend, real))
     _replace("monitored_barrier", lambda _real: lambda *_args, **_named: None)  # only gloo has one
     for name in RECEIVES:
-        _replace(name, _refused)
+        _replace(name, lambda real: functools.partial(_refuse, real.__name__))
     for name in OBJECTS:
-        _replace(name, _left_alone)
+        _replace(name, lambda real: functools.partial(_leave_alone, real))
 
 
 def _replace(name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
     """Replace a function of torch.distributed wherever a module of this process holds it."""
     real = replaced[name] = getattr(dist, name)
-    ours = make(real)
+    _exchange(name, real, make(real))
+
+
+def _exchange(name: str, old: Any, new: Any) -> None:
     for module in list(sys.modules.values()):
         with contextlib.suppress(Exception):  # a module may compute its attributes
-            if module.__dict__.get(name) is real:
-                setattr(module, name, ours)
+            if module.__dict__.get(name) is old:
+                setattr(module, name, new)
 
 
 def undo() -> None:
     """Put torch's own functions back."""
     for name, real in replaced.items():
-        ours = getattr(dist, name)
-        for module in list(sys.modules.values()):
-            with contextlib.suppress(Exception):
-                if module.__dict__.get(name) is ours:
-                    setattr(module, name, real)
+        _exchange(name, getattr(dist, name), real)
     replaced.clear()
 
 
@@ -115,40 +116,29 @@ def _keep_own_gradients() -> None:
     kind.__init__ = init
 
 
-def _without_backend(real: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+def _without_backend(real: Callable[..., Any], *args: Any, **named: Any) -> Any:
     """Make a group on the backend of the default group, whatever the program asked for."""
     arguments = dict(inspect.signature(real).bind(*args, **named).arguments)
-    for name in ("backend", "pg_options", "device_id"):
-        arguments.pop(name, None)
-    return real(**arguments)
+    return real(**{name: value for name, value in arguments.items() if name not in OF_BACKEND})
 
 
-def _refused(real: Callable[..., Any]) -> Callable[..., Any]:
-    def receive(*_args: Any, **_named: Any) -> Any:
-        _note(real.__name__)
-        raise RunError(
-            f"Rank {dist.get_rank()} of {dist.get_world_size()} waits for a tensor of another rank in "
-            f"{real.__name__}, and {launcher.HOLDS}"
-        )
-
-    return receive
+def _refuse(name: str, *_args: Any, **_named: Any) -> Any:
+    """Raise RunError in place of a function that receives a tensor."""
+    _note(name)
+    who = f"Rank {dist.get_rank()} of {dist.get_world_size()}"
+    raise RunError(f"{who} waits for a tensor of another rank in {name}, and {launcher.HOLDS}")
 
 
-def _left_alone(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what leaves a list of objects as it is where another rank sends them."""
-
-    def share(*args: Any, **named: Any) -> Any:
-        bound = inspect.signature(real).bind(*args, **named)
-        bound.apply_defaults()
-        group, source = bound.arguments.get("group"), bound.arguments.get("src")
-        if bound.arguments.get("group_src") is not None:
-            source = dist.get_global_rank(group or dist.GroupMember.WORLD, bound.arguments["group_src"])  # type: ignore[arg-type]
-        if (source or 0) == dist.get_rank():
-            return real(*args, **named)
-        _note(real.__name__)
-        return None
-
-    return share
+def _leave_alone(real: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """Leave a list of objects as it is where another rank sends them."""
+    bound = inspect.signature(real).bind(*args, **named)
+    bound.apply_defaults()
+    group, source = bound.arguments.get("group"), bound.arguments.get("src")
+    if bound.arguments.get("group_src") is not None:
+        source = dist.get_global_rank(group or dist.GroupMember.WORLD, bound.arguments["group_src"])  # type: ignore[arg-type]
+    if (source or 0) == dist.get_rank():
+        return real(*args, **named)
+    return _note(real.__name__)
 
 
 def _note(name: str) -> None:

@@ -21,6 +21,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils.hooks import RemovableHandle
 
 SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
+SIZES = [("in_channels", "out_channels"), ("in_features", "out_features")]
+SIZES += [("input_size", "hidden_size"), ("num_embeddings", "embedding_dim")]
 CallHandler = Callable[["Call"], None]
 
 
@@ -132,13 +134,8 @@ class ModuleStack:
 def label(module: nn.Module) -> str:
     """Return what a module is, with the numbers that tell it from others: `Conv2d 256->64`, `BatchNorm2d 64`."""
     name = type(module).__name__
-    for first, second in (
-        ("in_channels", "out_channels"),
-        ("in_features", "out_features"),
-        ("input_size", "hidden_size"),
-        ("num_embeddings", "embedding_dim"),
-    ):
-        sizes = getattr(module, first, None), getattr(module, second, None)
+    for pair in SIZES:
+        sizes = [getattr(module, size, None) for size in pair]
         if all(isinstance(number, int) for number in sizes):
             return f"{name} {sizes[0]}->{sizes[1]}"
     width = getattr(module, "num_features", getattr(module, "embed_dim", None))

@@ -207,7 +207,8 @@ class StepTrace:
                 if name.endswith("_"):
                     writer = f"`{name}` at {self.place.get('line')}"
                     self.written.update((pointer(tensor), writer) for tensor in changed)
-                who = self._who(name)
+                path, module = self.place.get("path"), self.place.get("module")
+                who = f"{path or 'the model'} ({module}), `{name}`" if module else f"`{name}`"
                 self.makers.update((where, who) for tensor in changed if (where := pointer(tensor)))
 
     def raised(self, error: BaseException, inputs: list[Tensor]) -> None:
@@ -228,7 +229,7 @@ class StepTrace:
         if self.backward.depth and now is not None:
             node, origin = now
             return {"phase": "backward", "node": node, **origin, **own}
-        place: Place = {"phase": self._phase(operator), **own}
+        place: Place = {"phase": "backward" if self.backward.depth else self._phase(operator), **own}
         if call is not None:
             place |= {"path": call.path, "module": call.label}
             place |= {"call": call.number} if call.number > 1 else {}
@@ -236,18 +237,12 @@ class StepTrace:
 
     def _phase(self, operator: str) -> str:
         call = self.modules.top
-        if self.backward.depth:
-            return "backward"
         if self.is_evaluating():
             return "validation"
-        if call is not None:
-            loss = call.is_loss or any(outer.is_loss for outer in self.modules.stack)
-            leaf = next(call.module.children(), None) is None
-            named = any(word in operator for word in LOSSES) and not leaf
-            return "loss" if loss or named else "forward"
-        if self.after_backward:
-            return "optimiser"
-        return "loss" if self.modules.outermost else "forward"
+        if call is None:
+            return "optimiser" if self.after_backward else "loss" if self.modules.outermost else "forward"
+        named = any(word in operator for word in LOSSES) and next(call.module.children(), None) is not None
+        return "loss" if named or any(outer.is_loss for outer in self.modules.stack) else "forward"
 
     def is_evaluating(self) -> bool:
         """Return whether the model is in eval() and makes no graph: an evaluation of a loop that does not say so."""
@@ -256,10 +251,6 @@ class StepTrace:
     def was_evaluating(self) -> bool:
         """Return whether an evaluation was under way when an exception left it, and with it its no_grad()."""
         return self.place.get("phase") == "validation" and not any(root.training for root in self.roots)
-
-    def _who(self, operator: str) -> str:
-        path, module = self.place.get("path"), self.place.get("module")
-        return f"{path or 'the model'} ({module}), `{operator}`" if module else f"`{operator}`"
 
     def sources(self, inputs: Sequence[Tensor]) -> list[str]:
         """Return of each tensor its shape and who made it: a module, a weight, the batch; weights last."""
@@ -291,7 +282,8 @@ class StepTrace:
             self._wait()
             if len(self.modules.stack) == 1:
                 self.after_backward = False  # another forward pass begins
-            place = {**self.here(), "op": "", "inputs": [kind(t) for t in _first(call)], "entered": True}
+            inputs = [tensor for _, tensor in tensor_tree.tensors([call.args, dict(call.kwargs)], "")][:SHOWN]
+            place = {**self.here(), "op": "", "inputs": [kind(tensor) for tensor in inputs], "entered": True}
             if self.backward.depth == 0:
                 self.backward.mark({"path": call.path, "module": call.label})
             self._move_to(place)
@@ -323,8 +315,8 @@ class StepTrace:
         """Note that the step comes to another function of the user's, node of the graph, or part of the step."""
         with self.guarded():
             self._wait()
-            if has_gradients:
-                self._inspect_gradients()
+            if has_gradients and self.gradient is None and not self.dead and not _capturing():
+                self._find_bad_gradient()
             self._move_to({**self.here(), "op": "", "inputs": []})
 
     def _backward_began(self, tensors: Any) -> None:
@@ -339,13 +331,12 @@ class StepTrace:
         self.after_backward = leaves
         self._moved(has_gradients=True)
 
-    def _inspect_gradients(self) -> None:
-        if self.gradient is not None or self.dead or _capturing():
-            return
+    def _find_bad_gradient(self) -> None:
         for name, parameter in self.parameters().items():
-            if parameter.grad is not None and bad(parameter.grad):
-                birth = self.values.of(parameter.grad)
-                birth = birth or self.values.new(parameter.grad, f"gradient of {name}", {"phase": "backward"})
+            gradient = parameter.grad
+            if gradient is not None and bad(gradient):
+                birth = self.values.of(gradient)
+                birth = birth or self.values.new(gradient, f"gradient of {name}", {"phase": "backward"})
                 self.gradient = (name, birth)
                 return
 
@@ -361,11 +352,6 @@ class StepTrace:
             elif not self.blind:
                 fail_safe.report(error, "tracing stopped", name="ocrlab replay")
             self.blind = True
-
-
-def _first(call: Call) -> list[Tensor]:
-    values = [value for _, value in tensor_tree.tensors([call.args, dict(call.kwargs)], "")]
-    return values[:SHOWN]
 
 
 def _capturing() -> bool:
