@@ -56,14 +56,14 @@ def same(fault: Fault, other: Fault, *, placed: bool = True) -> bool:
     if any(kinds):
         return kinds[0] == kinds[1] and (not placed or _path(fault) == _path(other))
     if not placed and VALUES.issuperset({fault.get("kind"), other.get("kind")}) and fault.get("exception"):
-        return _surfaced(fault) == _surfaced(other)
+        return _exception(fault) == _exception(other)
     if fault.get("kind") != other.get("kind") or _type(fault) != _type(other):
         return False
     path, other_path = _path(fault), _path(other)
-    within = (
-        f"{path}.".startswith(f"{other_path}.") or f"{other_path}.".startswith(f"{path}.") or not (path and other_path)
-    )
-    return not placed or path == other_path or (fault.get("kind") == "hang" and within)
+    if not placed or path == other_path:
+        return True
+    near = f"{path}.".startswith(f"{other_path}.") or f"{other_path}.".startswith(f"{path}.")
+    return fault.get("kind") == "hang" and (near or not (path and other_path))
 
 
 def wants_gpu(fault: Fault) -> bool:
@@ -87,10 +87,10 @@ def _type(fault: Fault) -> str:
     """
     if fault.get("kind") == "crash":
         return str(fault.get("signal") or "")
-    return str(fault.get("exception") or "").partition(":")[0] if fault.get("kind") in ("exception", "data") else ""
+    return _exception(fault) if fault.get("kind") in ("exception", "data") else ""
 
 
-def _surfaced(fault: Fault) -> str:
+def _exception(fault: Fault) -> str:
     return str(fault.get("exception") or "").partition(":")[0]
 
 

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,8 @@ def _investigate(subject: RecordedStep, matrix: _Matrix) -> None:
     """Run variant after variant, each chosen by what those before have shown, until the question is answered."""
     before = variants.earlier(subject.number, subject.seconds, subject.on_gpu)
     early = subject.began_earlier and not subject.on_gpu
-    for variant in [variants.widened(before)] if early else variants.first(subject.on_gpu):
+    where = [variants.BLOCKING, variants.AS_IT_WAS] if subject.on_gpu else [variants.TRACED]  # it happens
+    for variant in [replace(variants.TRACED, options=before.options)] if early else where:
         traced = matrix.run(variants.begun(variant) if subject.from_start else variant)
         if traced.fault is not None:
             break
@@ -188,7 +189,7 @@ def _run_without_later_files(subject: RecordedStep, before: TrialResult, matrix:
     return its result, or the one before where it says nothing.
     """
     subject.hide_later_files = True
-    shown = matrix.run(variants.hidden(before.variant))
+    shown = matrix.run(replace(before.variant, name=f"{before.variant.name}, without later files"))
     if shown.error_text or (shown.diverged and shown.fault is None):
         subject.hide_later_files = False
         return before

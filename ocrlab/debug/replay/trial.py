@@ -242,12 +242,14 @@ class _Child:
         error = session.get("error")
         number = None if subject.flight.steps else 0  # it failed at its first batch
         phase, stage, samples, has_step = "" if number is None else "data", "", [], False
-        is_exit = EXITED.search(str(error)) if error else None  # raised before torch had handed out its iterator
+        ended_worker = EXITED.search(str(error)) if error else None  # raised before torch had handed out its iterator
         with contextlib.suppress(OcrlabError, OSError):
             flight = ring_reader.read_ring(self.place / "ring.bin")
             if flight.now is not None:
                 phase, number, stage, has_step = flight.now.phase, flight.now.number, flight.now.stage, True
-            refused = _refused(flight.workers, session.get("exited") or ([int(is_exit["pid"])] if is_exit else []))
+            refused = _refused(
+                flight.workers, session.get("exited") or ([int(ended_worker["pid"])] if ended_worker else [])
+            )
             refused = refused or [w.sample for w in flight.workers if w.pid in self.guard.stuck]
             samples = refused or [w.sample for w in flight.workers if w.sample and not error][:4]
             number = subject.number if number is None and session.get("ahead") else number
@@ -272,7 +274,7 @@ class _Child:
         fault |= self.end() if kind == "crash" else {}
         end = _dead_worker(error, session) if phase == "data" else ""
         fault |= {"exception": f"{end}, surfaced as {fault['exception']}", "line": None} if end else {}
-        frame = self.guard.frame or (self.frame() if kind in ("crash", "hang") or end or is_exit else "")
+        frame = self.guard.frame or (self.frame() if kind in ("crash", "hang") or end or ended_worker else "")
         fault |= {"surfaced": frame, "line": frame} if frame else {}
         is_batch = bool(samples) and samples[0].startswith(BATCH)  # of which no sample is known
         fault |= {"samples": None, "names": samples if phase == "data" and not is_batch else None}

@@ -76,19 +76,9 @@ def earlier(number: int, seconds: float, on_gpu: bool = False) -> Variant:
     return Variant("steps before", "", options, BLOCKING.environment if on_gpu else {})
 
 
-def widened(before: Variant) -> Variant:
-    """Return the variant that traces a step, with the steps before it as `before` does, all in one start."""
-    return replace(TRACED, options=before.options)
-
-
 def begun(variant: Variant) -> Variant:
     """Return the same variant, run from the program's beginning on."""
     return replace(variant, name=f"{variant.name}, from the beginning")
-
-
-def hidden(variant: Variant) -> Variant:
-    """Return the same variant, begun without what was written since the run began."""
-    return replace(variant, name=f"{variant.name}, without later files")
 
 
 def was_passed(fault: Mapping[str, Any], steps: Sequence[Step], ended: int | None = None) -> bool:
@@ -118,11 +108,6 @@ def spoilt(fault: Mapping[str, Any]) -> bool:
     return bool(fault.get("before")) and str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
 
 
-def first(on_gpu: bool) -> list[Variant]:
-    """Return the variants that come first: where it happens. On a GPU each traced operator is waited for."""
-    return [BLOCKING, AS_IT_WAS] if on_gpu else [TRACED]
-
-
 def contrasts(fault: Mapping[str, Any], on_gpu: bool) -> list[Variant]:
     """Return what may tell a fault apart, the most telling variant first; empty where its place already answers."""
     kind, is_value = fault.get("kind"), fault.get("kind") == "nonfinite"
@@ -141,16 +126,11 @@ def is_placed(fault: Mapping[str, Any]) -> bool:
     return bool(fault.get("path") or fault.get("module") or (fault.get("op") and fault.get("line")))
 
 
-def dies_on_gpu(fault: Mapping[str, Any]) -> bool:
-    """Return whether a fault is one that nearly always goes away on a CPU, so that this alone explains nothing."""
-    return bool(fault_match.of_cuda(fault)) or fault.get("kind") == "crash"
-
-
 def settles(variant: Variant, fault: Mapping[str, Any], fault_there: Mapping[str, Any] | None) -> bool:
     """Return whether nothing more is to be asked about a fault, as a variant shows none, or what a kernel refused."""
     if fault_there is not None and fault_match.is_race(fault_there):
         return True
-    if variant == CPU and dies_on_gpu(fault):
+    if variant == CPU and (fault_match.of_cuda(fault) or fault.get("kind") == "crash"):  # nearly always gone on a CPU
         return fault_there is not None and bool(fault_match.of_cuda(fault)) and fault_match.names_value(fault_there)
     return fault_there is None and says(variant, None, fault)
 

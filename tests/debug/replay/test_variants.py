@@ -24,11 +24,6 @@ def names(fault: dict[str, Any], on_gpu: bool = False) -> list[str]:
     return [cell.name for cell in variants.contrasts(fault, on_gpu)]
 
 
-def test_a_cpu_begins_with_the_traced_cell_and_a_gpu_with_launches_that_wait() -> None:
-    assert [cell.name for cell in variants.first(False)] == ["traced"]
-    assert variants.first(True)[0].environment == {"CUDA_LAUNCH_BLOCKING": "1"}
-
-
 def test_what_was_wrong_before_anything_was_computed_needs_no_other_cell() -> None:
     assert names({"kind": "target"}) == names({"kind": "nonfinite", "before": True, "inputs": ["(2,) bf16"]}) == []
     assert names({"kind": "data"}, on_gpu=True) == []

@@ -118,7 +118,7 @@ class ReplaySession:
     def batches(self, loader: Any, loop: Any) -> Iterator[Any]:
         """Yield the recorded batches of the next walk to a hand-written loop, restoring its state before the first."""
         file_sandbox.end_hiding()
-        self._leave_step()
+        self.end()
         self._load()
         try:
             for batch in self.feeding.batches(loader):
@@ -160,7 +160,7 @@ class ReplaySession:
     def next_step(self, loop: Any) -> None:
         """Begin the next step of a loop that draws its batches by itself: it ends with the step of its optimizer."""
         file_sandbox.end_hiding()
-        self._leave_step()
+        self.end()
         self._await_extra_step()
         self.over()
         self._begin_in(loop, None)
@@ -236,7 +236,7 @@ class ReplaySession:
     def validation(self, loader: Any) -> Iterator[Any]:
         """Yield the batches of a validation in a hand-written loop."""
         if self.validated is not None and len(self.results) == len(self.records) - 1:
-            self._leave_step()  # it validates in the middle of its epoch, after the last step
+            self.end()  # it validates in the middle of its epoch, after the last step
         watched = LoaderRecorder(loader, StatusLocation(self.out, self.rank, 0, 1)) if can_record(loader) else None
         if watched is not None:
             watched.start()
@@ -282,7 +282,7 @@ class ReplaySession:
             self.writer.loss(self.loss_value)
 
     def end(self) -> None:
-        """Compare the loss with the record, and write down what is known so far."""
+        """End the step at hand, if there is one: compare the loss with the record, and write down what is known."""
         step = self.now
         if step is None:
             return
@@ -316,14 +316,9 @@ class ReplaySession:
         self.is_ahead = self.fetching not in (None, threading.get_ident())
         self._write(finished=False)
 
-    def _leave_step(self) -> None:
-        """End a step in which the program has left its loop over the batches (break)."""
-        if self.now is not None:
-            self.end()
-
     def finish(self) -> None:
         """Write the result and end the process at once: no code of the program after the last step may run."""
-        self._leave_step()
+        self.end()
         self.is_finished = True
         self.trace.close()
         self._write(finished=True)

@@ -58,25 +58,22 @@ class OutOfRange:
 
 def find_out_of_range(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OutOfRange | None:
     """Return the first value out of range of what an operator such as `aten::gather` is given, or None."""
-    return next(filter(None, map(_outside, _ranges(name, args, kwargs))), None)
-
-
-def _outside(need: AllowedRange) -> OutOfRange | None:
-    tensor = need.tensor
-    if tensor.is_meta or not tensor.numel():
-        return None
-    if tensor.is_floating_point():
-        mask = (tensor < need.low - SLACK) | (tensor > need.high + SLACK)  # NaN is reported elsewhere
-    else:
-        mask = (tensor < need.low) | (tensor >= need.high)
-        if need.ignored is not None:
-            mask &= tensor != need.ignored
-    if not bool(mask.any()):
-        return None
-    index = tuple(torch.nonzero(mask)[0].tolist()) if mask.dim() else ()
-    value = float(tensor[index])
-    shape = tuple(tensor.shape)  # the rest to the host: once the operator has run, its device may answer nothing more
-    return OutOfRange(need.role, value, index, need.words, shape, mask.cpu(), tensor.detach().cpu(), tensor)
+    for need in _ranges(name, args, kwargs):
+        tensor = need.tensor
+        if tensor.is_meta or not tensor.numel():
+            continue
+        if tensor.is_floating_point():
+            mask = (tensor < need.low - SLACK) | (tensor > need.high + SLACK)  # NaN is reported elsewhere
+        else:
+            mask = (tensor < need.low) | (tensor >= need.high)
+            if need.ignored is not None:
+                mask &= tensor != need.ignored
+        if bool(mask.any()):
+            index = tuple(torch.nonzero(mask)[0].tolist()) if mask.dim() else ()
+            value, shape = float(tensor[index]), tuple(tensor.shape)
+            # To the host: once the operator has run, its device may answer nothing more.
+            return OutOfRange(need.role, value, index, need.words, shape, mask.cpu(), tensor.detach().cpu(), tensor)
+    return None
 
 
 def _ranges(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
