@@ -267,7 +267,7 @@ class ReplaySession:
         return lightning_resume.report_errors(self, trainer)
 
     def hand_over(self, module: Any, step: str, original: Any, batch: Any) -> Callable[[], Any]:
-        """Have a `step` of a LightningModule made with `batch` in place of what was `given`; returns what undoes it."""
+        """Have a `step` of a LightningModule made with `batch` in place of the original; returns what undoes it."""
         from ocrlab.debug.replay.child import lightning_resume
 
         return lightning_resume.hand_over(module, step, original, batch)

@@ -19,6 +19,7 @@ import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 from ocrlab import run_folder
 from ocrlab.debug.flight_record import notebook_cells, program_info
@@ -36,16 +37,10 @@ MAGIC = {"run_line_magic": "%", "run_cell_magic": "%%"}
 
 
 class Shell:
-    """What get_ipython() returns in a replay: it measures and sets, and starts no program."""
+    """What get_ipython() returns in a replay: it measures and sets, and starts no program; all else does nothing."""
 
     def __init__(self, main: types.ModuleType) -> None:
-        self.main = main
-        self.real: Any = None
-
-    def system(self, *_: Any, **__: Any) -> None:
-        """Do nothing."""
-
-    system_raw = system
+        self.user_ns = vars(main)
 
     def getoutput(self, *_: Any, **__: Any) -> list[str]:
         """Return that a program has said nothing."""
@@ -54,40 +49,23 @@ class Shell:
     def run_line_magic(self, name: str, line: str, *_: Any, **__: Any) -> Any:
         """Do what a magic does that a training may depend on."""
         words = line.replace("=", " ", 1).split(maxsplit=1)
-        if name == "time":
-            return self._time(line)
         if name == "cd":
             os.chdir(os.path.expanduser(line.strip().removeprefix("-q").strip(" '\"") or "~"))
         elif name in ("env", "set_env") and len(words) == 2:
             os.environ[words[0]] = words[1]
-        return None
-
-    def run_cell_magic(self, *_: Any, **__: Any) -> None:
-        """Do nothing: the bodies of those that are executed are cells of their own."""
-
-    def _time(self, line: str) -> Any:
-        """Execute what is measured, at the line where it is written."""
-        frame = sys._getframe(2)
-        file, space = frame.f_code.co_filename, vars(self.main)
-        placed = "\n" * (frame.f_lineno - 1) + line.strip()
+        if name != "time":
+            return None
+        frame = sys._getframe(1)  # what is measured is executed at the line where it is written
+        placed, file = "\n" * (frame.f_lineno - 1) + line.strip(), frame.f_code.co_filename
         try:
             code = compile(placed, file, "eval")
         except SyntaxError:
             code = compile(placed, file, "exec")
-        return eval(code, space)
+        return eval(code, self.user_ns)
 
     def __getattr__(self, name: str) -> Any:
-        """Ask a real shell, made where a cell wants one, that starts no program either and keeps no history."""
-        if self.real is None:
-            from IPython.core.interactiveshell import InteractiveShell
-            from traitlets.config import Config
-
-            config = Config({"HistoryManager": {"enabled": False}})
-            shell = InteractiveShell.instance(config=config, user_module=self.main, user_ns=vars(self.main))
-            for own in (*SHELL, *MAGIC):
-                setattr(shell, own, getattr(self, own))
-            self.real = shell
-        return getattr(self.real, name)
+        """Return what takes any call and does nothing: the body of a magic that is executed is a cell of its own."""
+        return MagicMock()
 
 
 def start(path: Path) -> None:
