@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,8 +47,7 @@ class Operator:
     name: str
     quiet: bool
     view: bool
-    writes: tuple[int, ...]
-    names: tuple[str, ...]
+    writes: tuple[tuple[int, str], ...]  # by place and name
 
 
 class OperatorTrace(TorchDispatchMode):
@@ -58,13 +58,9 @@ class OperatorTrace(TorchDispatchMode):
     def __init__(self, observer: OperatorObserver) -> None:
         super().__init__()
         self.observer = observer
-        self.schemas: dict[Any, Operator] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        operator = self.schemas.get(func)
-        if operator is None:
-            operator = self.schemas[func] = schema(func)
+        kwargs, operator = kwargs or {}, schema(func)
         if operator.quiet:
             return func(*args, **kwargs)
         inputs = [*nested_tensors(args), *nested_tensors(kwargs)]
@@ -74,53 +70,45 @@ class OperatorTrace(TorchDispatchMode):
         except BaseException as error:
             self.observer.raised(error, inputs)
             raise
-        if operator.view:
-            self.observer.after(operator.name, inputs, [])
-        else:
-            written = [
-                tensor
-                for index in operator.writes
-                for tensor in nested_tensors(args[index] if index < len(args) else kwargs.get(operator.names[index]))
-            ]
-            changed = [*nested_tensors(result), *written] if not operator.name.startswith(UNSET) else []
-            self.observer.after(operator.name, inputs, list({id(tensor): tensor for tensor in changed}.values()))
+        changed: list[Tensor] = []
+        if not (operator.view or operator.name.startswith(UNSET)):
+            written = [args[index] if index < len(args) else kwargs.get(name) for index, name in operator.writes]
+            changed = list({id(tensor): tensor for tensor in nested_tensors([result, written])}.values())
+        self.observer.after(operator.name, inputs, changed)
         return result
 
 
+@functools.cache
 def schema(func: Any) -> Operator:
     """Return what an operator's schema says; of one without a schema (higher order) only the name."""
     declared_schema = getattr(func, "_schema", None)
     if declared_schema is None:
-        return Operator(str(getattr(func, "name", lambda: func)()), False, False, (), ())
-    aliases = [result.alias_info for result in declared_schema.returns]
+        return Operator(str(getattr(func, "name", lambda: func)()), False, False, ())
+    name, aliases = declared_schema.name, [result.alias_info for result in declared_schema.returns]
     view = bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
-    names = tuple(argument.name for argument in declared_schema.arguments)
-    silent = UNDECLARED if declared_schema.name.endswith("_batch_norm") else ()
-    declared = [a.alias_info is not None and a.alias_info.is_write for a in declared_schema.arguments]
-    writes = tuple(i for i, name in enumerate(names) if declared[i] or name in silent)
-    return Operator(declared_schema.name, declared_schema.name.startswith(UNTOLD), view, writes, names)
+    silent = UNDECLARED if name.endswith("_batch_norm") else ()
+    arguments = enumerate(declared_schema.arguments)
+    writes = [(i, a.name) for i, a in arguments if (a.alias_info and a.alias_info.is_write) or a.name in silent]
+    return Operator(name, name.startswith(UNTOLD), view, tuple(writes))
 
 
 def line() -> str:
     """Return the current source line outside torch and ocrlab as `file:line function`, empty if there is none."""
-    frames = []
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        if not is_foreign(frame.f_code.co_filename):
-            frames.append((frame.f_code, frame.f_lineno))
-            if is_own(frame.f_code.co_filename):
-                break
-        frame = frame.f_back
-    return innermost(frames)
+    return innermost((frame.f_code, number) for frame, number in traceback.walk_stack(sys._getframe(1)))
 
 
-def innermost(frames: Sequence[tuple[Any, int]]) -> str:
+def innermost(frames: Iterable[tuple[Any, int]]) -> str:
     """Return the first line, of (code, line) from the inside out, that is the user's own: no package's, if there is
     one; empty for none.
     """
-    candidates = [(code, line) for code, line in frames if not is_foreign(code.co_filename)]
-    own = [(code, line) for code, line in candidates if is_own(code.co_filename)] or candidates
-    return f"{own[0][0].co_filename}:{own[0][1]} {own[0][0].co_name}" if own else ""
+    of_package = ""
+    for code, number in frames:
+        if not is_foreign(code.co_filename):
+            text = f"{code.co_filename}:{number} {code.co_name}"
+            if is_own(code.co_filename):
+                return text
+            of_package = of_package or text
+    return of_package
 
 
 @functools.lru_cache(maxsize=4096)

@@ -27,7 +27,7 @@ def test_modules_have_labels_with_the_numbers_that_matter() -> None:
 
 def test_a_schema_tells_views_from_writes() -> None:
     assert traced_ops.schema(torch.ops.aten.expand.default).view
-    assert traced_ops.schema(torch.ops.aten.relu_.default).writes == (0,)
+    assert traced_ops.schema(torch.ops.aten.relu_.default).writes == ((0, "self"),)
     assert not traced_ops.schema(torch.ops.aten.add.Tensor).view
     assert traced_ops.is_foreign(torch.__file__) and not traced_ops.is_foreign(__file__)
     assert "test_module_stack.py" in traced_ops.line()
