@@ -6,6 +6,7 @@ together so must be the beginning of the batch. Shapes: B rows.
 
 from __future__ import annotations
 
+import bisect
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +17,6 @@ from torch import Tensor
 from ocrlab.debug.instruments import batch_tree
 
 Make = Callable[[Sequence[int]], Any]
-Length = Callable[[int], int | None]
 ALWAYS = {"masked_select", "nonzero", "take", "_unique2", "unique_dim", "unique_consecutive", "_pack_padded_sequence"}
 ALWAYS |= {"bincount", "histc"}
 # Which argument names the dimensions that an operator goes along or sums over, and those without any.
@@ -44,34 +44,20 @@ def name_rows(rows: Sequence[int], batch: Any, count: int, names: Sequence[str],
         return list(names)
 
     @functools.cache
-    def length(first: int) -> int | None:
+    def length(first: int) -> int:
         return count if first == number else _length(make, first, batch, count)
 
-    origins: list[int] = []
-    for row in rows:
-        origin = _origin(row, number, length, [row, row + 1] if plain else [])
-        if origin is None:
-            return plain
-        origins += [origin] if origin not in origins else []
-    if any(not _is_missed(make, sample, number, count, length) for sample in origins):
-        return plain
-    return [names[sample] for sample in origins]
+    try:  # a row is of the sample with which it appears
+        origins = {bisect.bisect_right(range(1, number), row, key=length) for row in rows}
+        if all(_is_missed(make, sample, number, count, length) for sample in origins):
+            return [names[sample] for sample in sorted(origins)]
+    except LookupError:
+        pass
+    return plain
 
 
-def _origin(row: int, number: int, length: Length, guesses: Sequence[int]) -> int | None:
-    """Return the sample with which a row appears; `guesses` are how many of the first are tried before halves."""
-    first, last = 0, number
-    while last - first > 1:
-        middle = next((guess for guess in guesses if first < guess < last), (first + last) // 2)
-        rows = length(middle)
-        if rows is None:
-            return None
-        first, last = (first, middle) if rows > row else (middle, last)
-    return first
-
-
-def _length(make: Make, first: int, batch: Any, count: int) -> int | None:
-    """Return how many rows the first samples make, None where those are not the first of the batch."""
+def _length(make: Make, first: int, batch: Any, count: int) -> int:
+    """Return how many rows the first samples make; raises LookupError where those are not the first of the batch."""
     if not first:
         return 0
     try:
@@ -79,16 +65,18 @@ def _length(make: Make, first: int, batch: Any, count: int) -> int | None:
     except Exception:  # it refuses an empty list, as all of them are left out
         return 0
     rows = batch_tree.batch_size(part) or 0
-    return rows if not rows or batch_tree.is_start_of(part, rows, batch, count) else None
+    if rows and not batch_tree.is_start_of(part, rows, batch, count):
+        raise LookupError(f"the first {first} samples are not the beginning of the batch")
+    return rows
 
 
-def _is_missed(make: Make, sample: int, number: int, count: int, length: Length) -> bool:
+def _is_missed(make: Make, sample: int, number: int, count: int, length: Callable[[int], int]) -> bool:
     """Return whether a batch without a sample has as many rows less as it is thought to make."""
     try:
         without = batch_tree.batch_size(make([other for other in range(number) if other != sample]))
     except Exception:
         return False
-    return (without or 0) == count - (length(sample + 1) or 0) + (length(sample) or 0)
+    return (without or 0) == count - length(sample + 1) + length(sample)
 
 
 def reorders_rows(name: str, args: Sequence[Any], kwargs: dict[str, Any], count: int | None) -> bool:
