@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.recorder.loop_recorder import recording
 from ocrlab.debug.recorder.sample_recorder import SampleRecorder, StatusLocation, copy_with_recorder, find_uncollatable
-from ocrlab.debug.replay.child.batch_feed import StreamRecorder
 from tests.debug.recorder.recorded_runs import Ended, newest, replay
 from tests.debug.recorder.test_loop_recorder import Bad, Noisy, train
 
@@ -52,11 +51,9 @@ class Stream(IterableDataset):
 
 @pytest.mark.parametrize(("is_named", "wanted"), [(True, "line-13"), (False, "sample 13 of the stream")])
 def test_of_a_stream_the_sample_that_fits_to_no_other_is_named(tmp_path, is_named, wanted):
-    recorders = {SampleRecorder: "batch of sample 12 of the stream and the 3 after it", StreamRecorder: wanted}
-    for kind, name in recorders.items():
+    for replayed, name in ((False, "batch of sample 12 of the stream and the 3 after it"), (True, wanted)):
         loader = DataLoader(Stream(is_named), 4)
-        replayed = kind is StreamRecorder
-        watched, origin = kind(loader.dataset, StatusLocation(tmp_path), 0, replayed=replayed), []
+        watched, origin = SampleRecorder(loader.dataset, StatusLocation(tmp_path), 0, replayed=replayed), []
         watched.note_failure = origin.append
         with pytest.raises(RuntimeError, match="equal size"):
             list(copy_with_recorder(loader, watched))
