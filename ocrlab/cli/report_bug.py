@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> Answer:
     sources = collect(args.path)
     verified = _verify(sources, args) if args.verify else None
     report = build.build(sources, verified)
-    record: dict[str, Any] = {"schema": SCHEMA, "front": report.front, "status": report.status}
+    record: dict[str, Any] = {"schema": SCHEMA, "front": report.front, "status": report.front["status"]}
     record |= {"redacted": report.redacted, "verified": clean(verified), "markdown": None, "html": None}
     if not sources.failed and not out:
         path = escape_name(sources.path)
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> Answer:
             what = f"The report cannot be written beside {args.path}"
             raise RunError(what, got=error.strerror, do="Choose another place: --out FILE") from error
     record |= {"markdown": str(written[0]), "html": str(written[1])}
-    lines = [f"{report.id}: {report.title}"]
+    lines = [f"{report.front['id']}: {report.front['title']}"]
     if verified:
         runs = verified.get("runs")
         same = f"run again: {verified['same']} of {len(runs)} the same" if runs else ""

@@ -67,7 +67,7 @@ def measure_loading(
     measured = loader_watch.measure(
         make, step, workers, threads or [machine.threads], used=used, seconds=seconds, turns=turns, progress=tick
     )
-    report.recommended, report.trials, report.speed = measured.finding(), _rows(measured.table()), measured.share
+    report.recommended, report.trials, report.speed = measured.finding(), plain_rows(measured.table()), measured.share
     report.best = dataclasses.astuple(measured.best.setting) if measured.best else report.used
     progress({"kind": "end", "step": total, "total": total})
     return report
@@ -113,11 +113,11 @@ def _watch(report: LoaderReport, loader: Any, step: Step, seconds: float, tick: 
             if share > 3 or (share > 1 and len(watched.step_records) > 8):  # on a busy machine fewer steps must do
                 break
         report.finding, *report.more = watched.findings()
-        report.steps, report.workers = _rows(watched.steps()), _rows(watched.table())
-        report.slowest = _rows(watched.slowest(SLOWEST))
+        report.steps, report.workers = plain_rows(watched.steps()), plain_rows(watched.table())
+        report.slowest = plain_rows(watched.slowest(SLOWEST))
 
 
-def _rows(table: Any) -> Rows:
+def plain_rows(table: Any) -> Rows:
     """Return a table as plain rows, None in place of NaN."""
     return [
         {str(name): None if value != value else value for name, value in row.items()}

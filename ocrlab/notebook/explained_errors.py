@@ -23,33 +23,25 @@ MAX_CELLS = 200  # that are looked at, the newest ones
 
 def register(shell: Any) -> None:
     """Show explanations in an IPython shell, and add the line magic `%explain_errors`."""
-    events = ErrorEvents(shell)
-    shell.events.register("post_run_cell", events.explain_failure)
-    shell.register_magic_function(events.switch, "line", "explain_errors")
+    shown = {"on": True}
 
+    def switch(line: str) -> None:
+        shown["on"] = line.strip().lower() != "off"
 
-class ErrorEvents:
-    """Shows the explanation of each exception that ends a cell, while it is on."""
-
-    def __init__(self, shell: Any) -> None:
-        self.shell, self.on = shell, True
-
-    def switch(self, line: str) -> None:
-        """Switch the explanations on or off."""
-        self.on = line.strip().lower() != "off"
-
-    def explain_failure(self, result: Any) -> None:
-        """Show the explanation of a cell's exception; never raises."""
+    def explain_failure(result: Any) -> None:
         error = getattr(result, "error_in_exec", None)
-        if not self.on or not isinstance(error, Exception):
+        if not shown["on"] or not isinstance(error, Exception):
             return
         try:
             start = time.monotonic()
-            explanation = explain(error, self.shell)
+            explanation = explain(error, shell)
             if explanation is not None and time.monotonic() - start <= SECONDS:
                 display(explanation)
         except Exception:  # the user's cell has failed already; nothing may follow from our own code
             return
+
+    shell.events.register("post_run_cell", explain_failure)
+    shell.register_magic_function(switch, "line", "explain_errors")
 
 
 def explain(error: Exception, shell: Any) -> explanations.Explanation | None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ocrlab.config import schema as configs
 from ocrlab.config.schema import Config
 from ocrlab.errors import ConfigError
-from ocrlab.notebook.dataloader_job import training_step
+from ocrlab.notebook.dataloader_job import plain_rows, training_step
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -173,10 +173,7 @@ def learn(config: Config, module: str, every: int, progress: Progress) -> ShortT
                 progress({"kind": "train", "unit": "step", **done})
         finally:
             handle.remove()
-    table = report.table().reset_index()
-    rows = table.astype(object).where(table.notna(), None).to_dict("records")
-    learned.table = [{str(name): value for name, value in row.items()} for row in rows]
-    learned.note = report.note()
+    learned.table, learned.note = plain_rows(report.table().reset_index()), report.note()
     plot = report.plot()
     learned.plot = (plot.figure, plot.alt)
     return learned

@@ -69,8 +69,7 @@ def about(viewer: Viewer) -> View:
 
 
 def _scores_text(judged: Detections) -> str:
-    if judged.figures is None:
-        return f"{len(judged.polygons)} text regions"
+    assert judged.figures is not None, "every page of a split has its annotation"
     return f"{len(judged.pairs)} of {len(judged.polygons)} detections are right, hmean@0.5 {judged.figures[0]:.3f}"
 
 
@@ -79,15 +78,6 @@ def page(viewer: Viewer) -> WidgetView:
     names: dict[str, list[str]] = {split: [] for split in viewer.opened.splits}
     names[viewer.pages.split] = viewer.pages.names
     panel = Panel(viewer.link, viewer.opened, names, viewer.source, viewer.page, viewer.judged)
-    still = static(viewer)
-    return WidgetView(still.html, still.text, panel.root)
-
-
-def static(viewer: Viewer) -> View:
-    """Return the page with its polygons beside its probability map and its threshold map, with lists and figures.
-
-    It has no links that save: a report removes such addresses, and no name inside one could be redacted.
-    """
     page, judged, size = viewer.page, viewer.judged, (viewer.page.width, viewer.page.height)
     layers = drawing.layers(page, judged)
     counts = ", ".join(f"{len(layer.polygons)} {layer.name}" for layer in layers)
@@ -103,7 +93,7 @@ def static(viewer: Viewer) -> View:
     finding = f"{page.name}: {_scores_text(judged)}"
     html = f'<style>{drawing.STYLE}</style>{heading(finding)}<div class="row">{"".join(pictures)}</div>'
     html += f'<div style="height:10px"></div>{"".join(rest)}<p class="note">{note}</p>'
-    return View(html, f"{finding}. {counts}")
+    return WidgetView(html, f"{finding}. {counts}", panel.root)
 
 
 def judge(lab: Lab, viewer: Viewer, limit: float) -> None:

@@ -19,11 +19,8 @@ MOST = 99  # reports of one failure in one folder
 
 @dataclass(frozen=True)
 class Report:
-    """A bug report: its id, title, status, front matter, both forms, and how many places were replaced in it."""
+    """A bug report: its front matter (title, id, status and so on), both forms, and how many places were replaced."""
 
-    id: str
-    title: str
-    status: str
     front: dict[str, object]
     markdown: str
     html: str
@@ -41,7 +38,7 @@ def build(sources: Sources, verification: Mapping[str, Any] | None = None) -> Re
     count = max(count, len(REPLACEMENT.findall(markdown(title, front, clean, ""))))
     note = f"Written by ocrlab {front['version']}. {redaction.note(count)}"
     forms = markdown(title, front, clean, note), page(title, front, clean, note)
-    return Report(str(front["id"]), title, str(front["status"]), front, *forms, count)
+    return Report(front, *forms, count)
 
 
 def _clean(content: list[Section]) -> tuple[list[Section], int]:
@@ -94,7 +91,7 @@ def write_bug_report(run: Path | str, out: Path | str | None = None) -> tuple[Pa
 
 def write_beside(report: Report, sources: Sources, folder: Path | None = None) -> tuple[Path, Path]:
     """Write both forms of a report into `folder`, by default next to what it describes."""
-    stem = f"bug-{report.id.removeprefix('OCR-')}"
+    stem = f"bug-{str(report.front['id']).removeprefix('OCR-')}"
     if sources.kind in ("notebook", "log"):
         return write(report, folder or sources.path.parent, f"{sources.path.stem}-{stem}")
     return write(report, folder or (sources.path if sources.kind == "incident" else sources.path / INCIDENT), stem)

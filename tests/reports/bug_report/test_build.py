@@ -49,7 +49,7 @@ def rendered(path: Path, verified: dict[str, Any] | None = None) -> str:
 
 def test_a_run_that_failed(runs: Path) -> None:
     report = build.build(collect(crashed(runs, run_seconds=3.25)))
-    assert report.title == "IndexError: index 7 is out of bounds for axis 0 with size 4 in read (train.py)"
+    assert report.front["title"] == "IndexError: index 7 is out of bounds for axis 0 with size 4 in read (train.py)"
     assert report.front["status"] == "open" and report.front["category"] == "data"
     text = rendered(runs / next(runs.iterdir()).name)
     for line in (
