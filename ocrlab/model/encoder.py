@@ -86,7 +86,7 @@ def build(name: str, *, weights: str | None = None) -> nn.Module:
         if weights is not None:
             do = "Train from random weights with weights=none, or take encoder=resnet18"
             raise WeightsError("There are no ImageNet weights for resnet18_slim", got=f"weights={weights}", do=do)
-        return ResNetEncoder(ResNet18(CHANNELS[name]))
+        return ResNetEncoder(slim(CHANNELS[name]))
     import torchvision.models as zoo
 
     try:
@@ -145,3 +145,10 @@ class ResNet18(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+def slim(channels: tuple[int, int, int, int]) -> ResNet18:
+    """Return ResNet-18 with other numbers of channels, from the random numbers that torchvision's would be made of."""
+    ResNet18(CHANNELS["resnet18"])
+    nn.Linear(512, 1000)
+    return ResNet18(channels)

@@ -64,7 +64,7 @@ def test_a_stranger_gets_the_polygons_with_what_the_file_says(exported, tiny):
     inverse = np.linalg.inv(np.vstack([warp, [0, 0, 1]]))[:2]
     regions = postprocess.decode(heat, shrink_ratio=about["shrink_ratio"], to_page=inverse, size=size, **about["post"])
     expected = detector.regions(page)
-    assert len(regions) == len(expected) > 2
+    assert len(regions) == len(expected) > 10
 
 
 def test_nothing_of_this_machine_is_inside(exported):
