@@ -31,7 +31,10 @@ LOGARITHMS = (functional.nll_loss, functional.ctc_loss, functional.kl_div)
 DISTANCES = (functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss)
 LOSSES = (*CLASSES, *DISTANCES, *BCE, *LOGARITHMS[1:])
 SUMMED = 1e-2  # by which the probabilities of a row may miss 1: half precision
-DIFFERENCES = frozenset("sub rsub subtract __sub__ __rsub__".split())
+OPERATORS = dict.fromkeys(
+    "sub rsub subtract __sub__ __rsub__".split(), "minus"
+)  # of losses that a program writes itself
+OPERATORS |= dict.fromkeys("mul multiply __mul__ __rmul__".split(), "times")
 
 
 class OutOfBounds(Exception):
@@ -64,7 +67,7 @@ class LossCalls(TorchFunctionMode):
                 value.retain_grad()
                 self.values.append((f"{self.place()}, {name}", value))
         elif not self.inside():
-            self._compare(name, args, value)
+            self._compare(name, args, kwargs, value)
         return value
 
     def _before(self, function: Any, args: Any, named: dict[str, Any]) -> None:
@@ -109,19 +112,20 @@ class LossCalls(TorchFunctionMode):
                 ends = rule == "indices.bounds" or part == "input"
                 yield broken(rule, where, value_at(values, wrong), f"{low:g} to {high:g}", do), ends
 
-    def _compare(self, name: str, args: Any, value: Any) -> None:
-        """Report a column of predictions minus a row of targets, in a loss of one's own."""
+    def _compare(self, name: str, args: Any, kwargs: Any, value: Any) -> None:
+        """Report a column (N, 1) minus or times a row (N,), in a loss of one's own."""
         key = args[1] if name == "__getitem__" and isinstance(args[1], tuple) else ()
-        if name == "unsqueeze" or any(item is None for item in key):
+        if name == "unsqueeze" or kwargs.get("keepdim") or any(item is None for item in key):
             self.spread[id(value)] = value
-        if name not in DIFFERENCES or len(args) < 2 or not all(isinstance(side, Tensor) for side in args[:2]):
+        if name not in OPERATORS or len(args) < 2 or not all(isinstance(side, Tensor) for side in args[:2]):
             return
         column, row = sorted(args[:2], key=lambda side: side.ndim, reverse=True)
         count = len(row) if row.ndim == 1 else 0
         apart = column.requires_grad != row.requires_grad and id(column) not in self.spread
         if count > 1 and apart and tuple(column.shape) == (count, 1):
             got = (
-                f"{tuple(args[0].shape)} minus {tuple(args[1].shape)}, which compares all with all in {(count, count)}"
+                f"{tuple(args[0].shape)} {OPERATORS[name]} {tuple(args[1].shape)}, which is broadcast to "
+                f"{(count, count)}: all with all"
             )
             do = "Use .squeeze(-1) or .unsqueeze(-1) on one of them"
             self.report(hint("loss.broadcast", self.place(), got, "the same shape", do))

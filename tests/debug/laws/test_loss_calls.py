@@ -35,6 +35,10 @@ def test_a_column_minus_a_row_in_a_loss_of_ones_own() -> None:
     finding = findings_by_rule(nn.Identity(), 1, huber, values)["loss.broadcast"]
     assert "(16, 1) minus (16,)" in finding.got and "(16, 16)" in finding.got and finding.judgement == "warn"
     assert "loss.broadcast" in findings_by_rule(nn.Flatten(0), 1, lambda a, b: (b - a).square().mean(), MASKS)
+    finding = findings_by_rule(nn.Flatten(0), 1, lambda a, b: -(a * b).mean(), MASKS)["loss.broadcast"]
+    assert "(16,) times (16, 1)" in finding.got
+    pairs = findings_by_rule(nn.Flatten(0), 1, lambda a, b: (a * b.norm(dim=1, keepdim=True)).mean(), MASKS)
+    assert "loss.broadcast" not in pairs  # every pair is meant
     right = (
         lambda a, b: (a[:, 0] - b).square().mean(),
         lambda a, b: (a - b.unsqueeze(1)).square().mean(),
