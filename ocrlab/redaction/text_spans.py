@@ -1,7 +1,8 @@
 """Stretches of a text, and a text in which they are replaced.
 
-Colour codes are taken out before, and put back where they were. A printable character that JSON spells `\\u002b`, also
-inside other JSON, is looked at as itself, and is spelled as it was where it stays.
+Colour codes, and embedded pictures, whose base64 may hold anything, are taken out before, and put back where they were.
+A printable character that JSON spells `\\u002b`, also inside other JSON, is looked at as itself, and is spelled as it
+was where it stays.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ Span = tuple[int, int, str]  # of characters: from, up to, and what stands there
 Find = Callable[[str], Iterable[Span]]
 Mark = tuple[int, str, str]  # where it is in the text that is looked at, how it was spelled, and what is looked at
 MARK = re.compile(  # codes also as JSON and repr write them
-    r"(?:\x1b|\\(?:u001[bB]|x1[bB]|033|e))\[[0-9;]*[A-Za-z]|\\{1,8}u(?P<letter>00(?:2[1-9A-Fa-f]|[3-6][\dA-Fa-f]|7[\dA-Ea-e])"
+    r"data:image/[a-z]{3,4};base64,[A-Za-z0-9+/=]{100,}|(?:\x1b|\\(?:u001[bB]|x1[bB]|033|e))\[[0-9;]*[A-Za-z]"
+    r"|\\{1,8}u(?P<letter>00(?:2[1-9A-Fa-f]|[3-6][\dA-Fa-f]|7[\dA-Ea-e])"
     r"|0(?:0[a-fA-F]|[1-9a-fA-F][\da-fA-F])[\da-fA-F]|[1-9a-cA-Ce-fE-F][\da-fA-F]{3}|[dD][0-7][\da-fA-F]{2})"
 )
 ESCAPED = re.compile(r"(?:%[0-9A-Fa-f]{2}|\\[nrtbf]|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2})$")
@@ -23,7 +25,7 @@ ESCAPED = re.compile(r"(?:%[0-9A-Fa-f]{2}|\\[nrtbf]|\\u[0-9A-Fa-f]{4}|\\x[0-9A-F
 def replace_spans(text: str, finders: Iterable[Find]) -> tuple[str, int]:
     """Return a text after each of `finders` has had its turn, and how many stretches were replaced."""
     marks: list[Mark] = []
-    if "\x1b" in text or "\\" in text:
+    if "\x1b" in text or "\\" in text or ";base64," in text:
         text, marks = _without_marks(text)
     count = 0
     for find in finders:
