@@ -5,6 +5,7 @@ print(ocrlab.check_step(model, batch, loss, optimizer))   # one line for each la
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -142,9 +143,13 @@ def check_step(
 
 
 def _with_targets(loss: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a loss of (model, batch), also of a torch loss of (outputs, targets)."""
+    """Return a loss of (model, batch), also of a loss of (outputs, targets): one of torch, or a module."""
     module = getattr(loss, "__module__", "") or ""
-    if not (isinstance(loss, nn.Module) or module.startswith("torch.nn") or module == "torch._C._nn"):
+    if isinstance(loss, nn.Module):
+        first = next(iter(inspect.signature(loss.forward).parameters), "")
+        if first in ("model", "net", "network", "module"):
+            return loss
+    elif not (module.startswith("torch.nn") or module == "torch._C._nn"):
         return loss
 
     def with_targets(model: nn.Module, batch: Any) -> Any:

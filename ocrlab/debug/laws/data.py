@@ -157,10 +157,13 @@ def batch_size_broken(loader: Any, batch: Any) -> Result | None:
 
 
 def _labels(step: Experiment) -> Iterator[Result]:
-    """Report samples without a single label that counts."""
-    for name, t in dotted_tensors(step.batch):
+    """Report samples without a single label that counts; a short one, filled up, may have drawn no token to mask."""
+    named = dict(dotted_tensors(step.batch))
+    for name, t in named.items():
         if t.ndim >= 2 and t.dtype == torch.int64 and bool((t == -100).any()):
             empty = (t == -100).flatten(1).all(1)
+            for mask in (m for n, m in named.items() if "mask" in n.lower() and m.shape == t.shape and m is not t):
+                empty &= mask[:, -1] != 0
             if int(empty.sum()) >= max(2, 0.1 * len(t)):
                 got = f"{int(empty.sum())} of {len(t)} samples have no label that counts, only -100"
                 do = "Cut from the left, raise the maximum length, or drop these samples"

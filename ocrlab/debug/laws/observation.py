@@ -173,12 +173,17 @@ def _move(step: Observation, loss: Callable[..., Any]) -> Exception | None:
     step.moved_alone = {name for name, p in frozen if not torch.equal(p, state.before(name))}
     for optimizer in step.optimizers:
         error = error_of(optimizer.step)
+        kind = type(optimizer)
         if isinstance(error, TypeError) and "closure" in str(error):
-            step.unchecked.append(f"whether weights move: {type(optimizer).__name__} needs a closure")
+            step.unchecked.append(f"whether weights move: {kind.__name__} needs a closure")
+            return None
+        if error is not None and not kind.__module__.startswith("torch."):  # SAM: its loop makes a first step before
+            text = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+            step.unchecked.append(f"whether weights move: {kind.__name__}.step() raised {text}")
             return None
         if error is not None:
             do = "Look at the groups of the optimizer and its options"
-            return _raised(step, "optimizer.raised", type(optimizer).__name__, error, do)
+            return _raised(step, "optimizer.raised", kind.__name__, error, do)
     if not step.optimizers:
         return None
     step.moved = {n: p.detach().clone() for n, p in step.model.named_parameters() if is_readable(p)}

@@ -186,3 +186,48 @@ def test_a_program_that_is_right_has_no_finding(program: Callable[[], Program]) 
     loader = DataLoader(TensorDataset(*data(64)), batch_size=16, shuffle=True)
     report = ocrlab.check_step(model, data(), loss, optimizer, loader=loader, scheduler=warm_up)
     assert report.findings == [], str(report)
+
+
+class WholeLoss(nn.Module):
+    def forward(self, model: nn.Module, batch: Any) -> Tensor:
+        return functional.cross_entropy(model(batch["x"]), batch["y"])
+
+
+class TwoSteps(torch.optim.SGD):
+    """Sharpness-aware: the loop makes a first step, which `step` takes back."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            p.data.copy_(self.state[p]["before"])
+        super().step()
+
+
+def test_a_loss_module_of_model_and_batch_and_an_optimizer_with_a_first_step_of_its_own() -> None:
+    model = nn.Linear(8, 3)
+    optimizer = TwoSteps(model.parameters(), lr=0.1)
+    report = ocrlab.check_step(model, dict(zip("xy", data(), strict=True)), WholeLoss(), optimizer)
+    assert report.findings == [] and "TwoSteps.step() raised KeyError: 'before'" in report.unchecked[0], str(report)
+
+
+def test_short_texts_without_a_masked_token() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(30, 8), nn.Linear(8, 30)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.head(self.table(ids))
+
+    torch.manual_seed(0)
+    ids, lengths = torch.randint(1, 30, (16, 12)), torch.tensor([3, 12, 4, 12] * 4)
+    mask = (torch.arange(12) < lengths[:, None]).long()
+    labels = torch.where((torch.arange(12) == 5) & (mask == 1), ids, -100)
+    batch = {"input_ids": ids * mask, "attention_mask": mask, "labels": labels}
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return functional.cross_entropy(model(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
+
+    report = ocrlab.check_step(Masked(), batch, loss)
+    assert not [f for f in report.findings if f.rule == "data.labels"], str(report)
+    batch["labels"] = torch.where(torch.arange(16)[:, None] % 2 == 0, labels, -100)  # of whole texts, too
+    assert [f for f in ocrlab.check_step(Masked(), batch, loss).findings if f.rule == "data.labels"]
