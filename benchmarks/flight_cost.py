@@ -192,7 +192,7 @@ def training(folder: Path, on: bool, steps: int) -> Iterator[float]:
 
 
 def parts(ballast: int = 250_000) -> tuple[Any, Any, list[Any]]:
-    """Return a network, `ballast` weights larger than it needs, its optimiser, and made-up batches."""
+    """Return a network, `ballast` weights larger than it needs, its optimizer, and made-up batches."""
     torch.manual_seed(0)
     model, batches = Net(), [sample() for _ in range(4)]
     model.register_parameter("ballast", torch.nn.Parameter(torch.zeros(ballast)))  # a detector has millions

@@ -118,7 +118,7 @@ def patch_training(plan: Plan, truth: Truth) -> None:
         return total
 
     def clip(self: Any, *_: Any, **__: Any) -> None:
-        truth.now(0, f"{self.micro} optimiser")
+        truth.now(0, f"{self.micro} optimizer")
         torch.nn.utils.clip_grad_norm_(self.detector.parameters(), 5.0, error_if_nonfinite=True)
 
     lightning_module.Training.__init__ = initialised  # type: ignore[method-assign]

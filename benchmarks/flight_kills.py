@@ -30,7 +30,7 @@ PATIENCE = 90.0  # seconds for a program to begin
 # By the program's last word: how many micro-batches further the record may be, and in which phases. A word and the
 # recorder's own never come at once, and death may lie between them. What a loop says comes before the call in which the
 # recorder hears the same: while the word is "backward", the record may still be in the loss, and not yet with the
-# optimiser. In Lightning the recorder's callback is called before the module's own hook: there it is with the optimiser
+# optimizer. In Lightning the recorder's callback is called before the module's own hook: there it is with the optimizer
 # while the word is still "backward", and never after the word. The module of "lightning" has two networks, so that
 # nobody knows which call ends the forward: its loss is part of it. "done" stands where no phase begins; what follows
 # it, until the next step's "forward", is the averaging, the loading, and the next record, whose phase is its last byte.

@@ -106,11 +106,11 @@ def lightning_project(plan: Plan, truth: Truth) -> None:
             self.teacher.update_parameters(self.net)
 
         def configure_optimizers(self) -> Any:
-            optimiser = torch.optim.AdamW(self.net.parameters(), lr=2e-3)
-            return [optimiser], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimiser, 10), "interval": "step"}]
+            optimizer = torch.optim.AdamW(self.net.parameters(), lr=2e-3)
+            return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 10), "interval": "step"}]
 
         def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:
-            truth.now(0, f"{int(self.net.clock) - 1} optimiser")
+            truth.now(0, f"{int(self.net.clock) - 1} optimizer")
             torch.nn.utils.clip_grad_norm_(self.net.parameters(), 5.0, error_if_nonfinite=True)
 
     trainer = lightning.Trainer(
@@ -163,7 +163,7 @@ def loop(plan: Plan, truth: Truth) -> None:
                 (loss / plan.accumulate).backward()
                 if (number + 1) % plan.accumulate == 0:
                     torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0, error_if_nonfinite=True)
-                    truth.now(0, f"{micro} optimiser")
+                    truth.now(0, f"{micro} optimizer")
                     optimizer.step()
                     scheduler.step()
                     optimizer.zero_grad()

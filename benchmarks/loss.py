@@ -276,7 +276,7 @@ def step_share(encoder: str, width: int, args: argparse.Namespace) -> tuple[str,
     """Return a row: the time of a whole training step in bf16, that of the loss in it, and with the device path."""
     torch.manual_seed(0)
     model = Detector(encoder, "fpn", width).to(memory_format=torch.channels_last)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     images = torch.randint(0, 256, (4, args.crop, args.crop, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
     _, maps = batch(args.crop)
     spent: dict[Side, list[tuple[float, float]]] = {ours: [], plain: []}
@@ -290,8 +290,8 @@ def step_share(encoder: str, width: int, args: argparse.Namespace) -> tuple[str,
             after = time.perf_counter()
             total.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
-            optimiser.step()
-            optimiser.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
             rows.append((time.perf_counter() - start, after - before))
     step, loss = (1000 * statistics.median(column) for column in zip(*spent[ours][1:], strict=True))
     other = 1000 * statistics.median(whole for whole, _ in spent[plain][1:])

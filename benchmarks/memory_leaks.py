@@ -43,13 +43,13 @@ def train(
 ) -> None:
     import torch
 
-    optimiser = torch.optim.AdamW(model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters())
     for images in batches(size):
         output = model(images)
         loss = output.square().mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         after(output, loss)
 
 
@@ -188,12 +188,12 @@ def words(model: Any) -> None:
 def accumulated(model: Any) -> None:
     import torch
 
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for number, images in enumerate(batches()):
         model(images).square().mean().backward()
         if number % 4 == 3:
-            optimiser.step()
-            optimiser.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def clipped(model: Any) -> None:
@@ -213,11 +213,11 @@ def checkpointed(model: Any) -> None:
 def late_state(model: Any) -> None:
     import torch
 
-    optimisers = [torch.optim.Adam([p]) for p in model.parameters()]
+    optimizers = [torch.optim.Adam([p]) for p in model.parameters()]
     for number, images in enumerate(batches()):
         model(images).square().mean().backward()
-        for optimiser in optimisers[: 1 + number // 8]:  # the state of each is made when it steps first
-            optimiser.step()
+        for optimizer in optimizers[: 1 + number // 8]:  # the state of each is made when it steps first
+            optimizer.step()
         model.zero_grad()
 
 
@@ -351,14 +351,14 @@ def cost_row(steps: int = 16) -> tuple[str, str, str]:
     config = Config()
     torch.set_num_threads(2)
     model = Detector(config.encoder, config.decoder, config.width)
-    optimiser = torch.optim.AdamW(model.parameters(), fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     images = torch.rand(config.batch_size, 3, config.crop, config.crop) * 255
     with leak_watch.watch(model) as watch:
         began = time.perf_counter()
         for _ in range(steps):
             sum(part.float().square().mean() for part in model(images)).backward()
-            optimiser.step()
-            optimiser.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
         whole = time.perf_counter() - began
     share = watch.cost / (whole - watch.census_seconds)
     looked = f"; censuses {watch.census_seconds:.1f} s" if watch.census_seconds else ""

@@ -35,7 +35,7 @@ def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
     options = parser(__doc__)
     options.add_argument("--data", required=True, help="the folder with train/ and val/")
-    options.add_argument("--steps", type=int, default=300, help="optimiser steps of each training (default 300)")
+    options.add_argument("--steps", type=int, default=300, help="optimizer steps of each training (default 300)")
     options.add_argument(
         "--every", type=int, default=25, help="steps a row of the table, a mean over them (default 25)"
     )

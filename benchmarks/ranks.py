@@ -99,7 +99,7 @@ def measured(case: Case, steps: int, folder: Path) -> tuple[float, float]:
 def main() -> None:
     """Measure, calculate, print."""
     arguments = parser(__doc__)
-    arguments.add_argument("--steps", type=int, default=25, help="optimiser steps of each measured training")
+    arguments.add_argument("--steps", type=int, default=25, help="optimizer steps of each measured training")
     arguments.add_argument(
         "--step", type=float, default=0.1, help="seconds of one step on one GPU, for the calculation"
     )

@@ -1,6 +1,6 @@
 """One side of `step.py` in a process of its own: builds a network with its training, then does a step on request.
 
-A step is zero_grad, forward, loss, backward and optimiser step. For every line on stdin one JSON object is answered.
+A step is zero_grad, forward, loss, backward and optimizer step. For every line on stdin one JSON object is answered.
 
 Shapes: B batch, H W pixels.
 """
@@ -93,17 +93,17 @@ def ours(batch: Batch, threads: int, *, bf16: bool) -> tuple[Step, int]:
     config = Config(encoder="resnet18", width=128)  # the encoder that the peers have
     module = Training(config, Machine("cpu", threads, 0, bf16, channels_last=True, reasons={}))
     wired = module.configure_optimizers()
-    optimiser, schedule = wired["optimizer"], wired["lr_scheduler"]["scheduler"]
+    optimizer, schedule = wired["optimizer"], wired["lr_scheduler"]["scheduler"]
     steps = 0
 
     def step() -> float:
         nonlocal steps
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16, cache_enabled=False):  # as Lightning does
             loss = module.training_step(batch, steps)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        module.configure_gradient_clipping(optimiser, config.optim.grad_clip)
-        optimiser.step()
+        module.configure_gradient_clipping(optimizer, config.optim.grad_clip)
+        optimizer.step()
         schedule.step()
         steps += 1
         average(module.averaged, module.detector, config.optim.ema, steps)
@@ -128,17 +128,17 @@ def official(path: Path, batch: Batch) -> tuple[Step, int]:
     decoder = importlib.import_module("decoders").SegDetector(channels, 256, k=50, bias=False, adaptive=True)
     criterion = importlib.import_module("decoders.seg_detector_loss").L1BalanceCELoss()
     model = torch.nn.Sequential(encoder, decoder).train()
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.007, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.007, momentum=0.9, weight_decay=1e-4)
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, STD))
     images = ((batch.images - mean) / std).contiguous()  # (B, 3, H, W); its loader does this, so it is not timed
     shrink, mask, border, border_mask = (m.float() for m in batch.maps)  # (B, 1, H, W)
     truth = {"gt": shrink, "mask": mask[:, 0], "thresh_map": border[:, 0], "thresh_mask": border_mask[:, 0]}
 
     def step() -> float:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss: torch.Tensor = criterion(model(images), truth)[0]
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         return float(loss.detach())
 
     return step, sum(p.numel() for p in model.parameters())

@@ -1,6 +1,6 @@
 """The docTR side of `street.py`: train db_mobilenet_v3_large from scratch, then predict. Run by docTR's own Python.
 
-Network, targets, loss, augmentation, optimiser and schedule are docTR's, as in its references/detection/train.py
+Network, targets, loss, augmentation, optimizer and schedule are docTR's, as in its references/detection/train.py
 (Adam 0.001, polynomial decay, batch 2, gradient clipped at 5). Four things are done for it that it does not do itself:
 canvases of the pages' own shape instead of squares (which are 44 % padding here); bf16 and channels-last memory, which
 nearly halve its step on a CPU that has AMX (1.06 s instead of 1.87 s of one thread, batch 2 at 640 x 384); a mask over

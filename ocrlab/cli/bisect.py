@@ -149,7 +149,7 @@ def _bisect_training(args: argparse.Namespace, folder: Path | None, rest: list[s
     step, samples = (training_trials.find_failed_step(folder) if folder else None) or (None, [])
     steps = args.steps or (training_trials.STEPS if step is None else step + 1 + training_trials.MARGIN)
     steps = min(steps, config.trainer.max_steps)
-    plan = f"{steps} optimiser step{'' if steps == 1 else 's'} a run"
+    plan = f"{steps} optimizer step{'' if steps == 1 else 's'} a run"
     plan += "" if step is None else f"; it failed in step {step}"
     with _open_home(folder, Path(config.runs)) as home:
         place = home / "flight" / FOLDER

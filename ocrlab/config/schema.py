@@ -87,11 +87,11 @@ class Augment(Section):
 
 
 class Optim(Section):
-    """Optimiser, schedule and weight averaging."""
+    """Optimizer, schedule and weight averaging."""
 
     lr: float = knob(2e-3, "learning rate at the end of the warm-up", gt=0)
     weight_decay: float = knob(1e-2, "weight decay of AdamW", ge=0)
-    warmup_steps: int = knob(100, "optimiser steps of linear warm-up, before the cosine", ge=0)
+    warmup_steps: int = knob(100, "optimizer steps of linear warm-up, before the cosine", ge=0)
     grad_clip: float = knob(5.0, "largest norm of the gradient; 0 switches it off", ge=0)
     freeze_batchnorm: bool = knob(False, "keep the encoder's BatchNorm as in `weights`; less memory, faster steps")
     ema: float = knob(0.998, "decay of the averaged weights; 0 switches it off", ge=0, lt=1)
@@ -133,17 +133,17 @@ class Trainer(Section):
     devices: int = knob(1, "ranks on this machine, one for each GPU; same as --nproc", ge=1, le=1024)
     strategy: Literal["ddp"] = knob("ddp", "for several ranks: each has all weights, gradients and moments")
     sync_batchnorm: bool = knob(False, "batch statistics of all ranks together, on GPUs; else each rank has its own")
-    max_steps: int = knob(7000, "optimiser steps", ge=1, le=10**9)
+    max_steps: int = knob(7000, "optimizer steps", ge=1, le=10**9)
     max_epochs: int | None = knob(None, "epochs; overrides max_steps", ge=1, le=10**9)
     max_minutes: float | None = knob(None, "minutes of training; ocrlab plans as many of the steps as fit", gt=0)
-    accumulate_grad_batches: int = knob(1, "batches for each optimiser step", ge=1, le=65536)
+    accumulate_grad_batches: int = knob(1, "batches for each optimizer step", ge=1, le=65536)
     precision: Literal["auto", "bf16", "fp32"] = knob(
         "auto", "auto: bf16 if a short measurement shows that it is faster"
     )
-    val_every: int = knob(700, "optimiser steps between validations", ge=1)
+    val_every: int = knob(700, "optimizer steps between validations", ge=1)
     val_pages: int | None = knob(None, "pages per validation during training; all at the end", ge=1)
     patience: int | None = knob(None, "stop after so many validations without improvement", ge=1)
-    log_every: int = knob(10, "optimiser steps between rows of metrics.csv", ge=1)
+    log_every: int = knob(10, "optimizer steps between rows of metrics.csv", ge=1)
 
 
 class Runtime(Section):
@@ -181,7 +181,7 @@ class Recorder(Section):
     batches: Literal["ids", "raw"] = knob(
         "ids", "ids: a replay rebuilds batches from data and seed; raw: the last batches are stored"
     )
-    snapshot_every: int | None = knob(None, "optimiser steps between snapshots; none: about 1 % of the time", ge=1)
+    snapshot_every: int | None = knob(None, "optimizer steps between snapshots; none: about 1 % of the time", ge=1)
 
 
 class Tracking(Section):

@@ -1,6 +1,6 @@
 """What becomes of torch and other packages when they are imported, and whether torch computes right results.
 
-Only ever called in a child, by a Python from 3.8 on: imports; the smoke ladder, from one allocation to an optimiser
+Only ever called in a child, by a Python from 3.8 on: imports; the smoke ladder, from one allocation to an optimizer
 step; a DataLoader with two workers. Each rung is announced before it is climbed, so that the last answer of a process
 that dies or hangs says where. What is probed is imported by name, late: this file belongs to the half that never
 imports torch.
@@ -204,7 +204,7 @@ def rungs(torch: Any, device: str) -> Generator[Any, None, None]:
 
 
 def step(torch: Any, device: str, precision: str, cudnn: bool | None) -> str | None:
-    """Do a convolution forward, backward and an optimiser step; return what differs from float64 on the CPU."""
+    """Do a convolution forward, backward and an optimizer step; return what differs from float64 on the CPU."""
     generator = torch.Generator().manual_seed(1)
     image = torch.randn(2, 16, 32, 32, generator=generator)
     layer = torch.nn.Conv2d(16, 8, 3, padding=1)
@@ -216,7 +216,7 @@ def step(torch: Any, device: str, precision: str, cudnn: bool | None) -> str | N
     want = reference(image.double())
     want.square().mean().backward()
     layer = layer.to(device)
-    optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     flags: Any = contextlib.nullcontext()
     if cudnn is not None:
         flags = torch.backends.cudnn.flags(enabled=cudnn, allow_tf32=False)
@@ -225,11 +225,11 @@ def step(torch: Any, device: str, precision: str, cudnn: bool | None) -> str | N
             out = layer(image.to(device))
         out.float().square().mean().backward()
         before, gradient = layer.weight.detach().clone(), layer.weight.grad.detach().clone()
-        optimiser.step()
+        optimizer.step()
     pairs = {
         "forward": (out, want),
         "backward": (gradient, reference.weight.grad),
-        "optimiser step": (layer.weight, before - 0.1 * gradient),
+        "optimizer step": (layer.weight, before - 0.1 * gradient),
     }
     for name, (have, reference_result) in pairs.items():
         difference = float((have.detach().cpu().double() - reference_result.detach().cpu().double()).abs().max())

@@ -77,7 +77,7 @@ def curves(comparison: Comparison) -> View:
             rows.append([])
     with plots.styled(2, height=3.7) as (figure, (left, right)):
         titles = [
-            _lines(left, rows, "loss", "step", "optimiser step", "loss"),
+            _lines(left, rows, "loss", "step", "optimizer step", "loss"),
             _lines(right, rows, "hmean@0.5", "fit_seconds", "seconds in training", "hmean@0.5 of its own validation"),
         ]
         plots.counted(left)

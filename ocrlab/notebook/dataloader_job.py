@@ -74,7 +74,7 @@ def measure_loading(
 
 
 def training_step(config: Config, machine: Machine) -> tuple[Any, Any, Step]:
-    """Return model, optimiser, and what does a whole training step of them with a batch and returns its loss."""
+    """Return model, optimizer, and what does a whole training step of them with a batch and returns its loss."""
     import torch
 
     from ocrlab.training.lightning_module import Training

@@ -33,7 +33,7 @@ from ocrlab.reports.notebooks.jupyter_kernel import STACKS
 from ocrlab.reports.notebooks.parameters_to_config import configure, fields
 from ocrlab.reports.view import View, join_views
 
-ENOUGH = 500  # optimiser steps, as in 03_train: from random weights, fewer never gave a detector that finds text
+ENOUGH = 500  # optimizer steps, as in 03_train: from random weights, fewer never gave a detector that finds text
 
 
 @dataclass(frozen=True)

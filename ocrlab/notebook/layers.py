@@ -114,7 +114,7 @@ def _heat(axes: Axes, values: dict[int, NDArray[np.float32]], what: str, unit: s
         ends = (f"{10**value:.1e}" if "power" in unit else f"{value:.2g}" for value in (middle[0], middle[-1]))
         title = f"Median of the {what}s: {' to '.join(ends)}"
     plots.counted(axes)
-    axes.set(xlabel="optimiser step", ylabel=f"{what}: {unit}", title=title)
+    axes.set(xlabel="optimizer step", ylabel=f"{what}: {unit}", title=title)
     axes.grid(visible=False)
     return title
 

@@ -67,10 +67,10 @@ def steps(config: Config, workers: int, count: int) -> FollowedSteps:
     machine = choose(config)
     config = loop.settle_config(config, machine, len(index.samples))
     config = configs.apply(config, {"runtime.workers": workers, "trainer.max_steps": count + 1})
-    model, optimiser, step = training_step(config, machine)
+    model, optimizer, step = training_step(config, machine)
     batches = islice(iter(loop.loader(index, config, None)), count)
     processes: dict[str, Any] = {}
-    with memory_watch.watch(model, optimiser) as watched:
+    with memory_watch.watch(model, optimizer) as watched:
         for number, batch in enumerate(batches, 1):
             step(batch)
             if number == count:

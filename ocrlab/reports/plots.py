@@ -109,11 +109,11 @@ def read_metrics(path: Path | str) -> list[dict[str, float]]:
 
 
 def curves(rows: Sequence[Mapping[str, float]], limit: float | None = None) -> View:
-    """Return loss and hmean over the optimiser steps from the rows of `metrics.csv`; `limit` is a line at hmean@0.5."""
+    """Return loss and hmean over the optimizer steps from the rows of `metrics.csv`; `limit` is a line at hmean@0.5."""
     with styled(2, height=3.7) as (figure, (left, right)):
         titles = [_loss(left, rows), _hmean(right, [row for row in rows if "hmean@0.5" in row], limit)]
         for axes in (left, right):
-            axes.set_xlabel("optimiser step")
+            axes.set_xlabel("optimizer step")
             if axes.lines:  # the legend goes below them, where no curve runs
                 axes.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.18))
         return finished(figure, ". ".join(titles) + ".")

@@ -1,4 +1,4 @@
-"""The Lightning module: it wires detector, loss, optimiser, averaging and metric together, and holds nothing else.
+"""The Lightning module: it wires detector, loss, optimizer, averaging and metric together, and holds nothing else.
 
 Shapes: B batch, H W input pixels.
 """
@@ -48,7 +48,7 @@ class Training(lightning.LightningModule):
         self._run = [torch.compile(self.detector) if config.runtime.compile else self.detector]
         self.judged: dict[int, NDArray[np.float64]] = {}  # the pages of this validation that are this rank's
         self.scores: dict[str, float] = {}  # of the last validation that was not left
-        self.scored = -1  # the optimiser step that it was made at
+        self.scored = -1  # the optimizer step that it was made at
         self.parts: LossParts | None = None  # of the last micro-batch
         self.micro = 0  # micro-batches done since the run began
         self.crops_done = 0  # crops that all ranks have learned from: where the walk over the pages goes on
@@ -97,18 +97,18 @@ class Training(lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optim, wanted = self.config.optim, self.config.trainer  # asked at each step: a Budget may change them
-        optimiser = adamw(self.detector, optim)
+        optimizer = adamw(self.detector, optim)
 
         def rate(step: int) -> float:
             return learning_rate(step, optim.warmup_steps, wanted.max_steps)
 
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, rate)
-        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        # Lightning refuses to clip for a fused optimiser because of fp16's loss scaling; bf16 and fp32 scale nothing.
+        # Lightning refuses to clip for a fused optimizer because of fp16's loss scaling; bf16 and fp32 scale nothing.
         if gradient_clip_val:
             torch.nn.utils.clip_grad_norm_(self.detector.parameters(), float(gradient_clip_val))
 

@@ -144,7 +144,7 @@ def fit(
         before, config.trainer.devices = config.trainer.devices, mine.on_node
         if before != mine.on_node and mine.first:
             change = f"This run had {before} rank(s) on a machine and continues with {mine.on_node}"
-            _warn(progress, f"{change}, so each optimiser step sees another number of crops than before")
+            _warn(progress, f"{change}, so each optimizer step sees another number of crops than before")
     slug = config.name or f"{config.encoder}-{config.decoder}"
     with (
         collectives.join_ranks(mine) as member,

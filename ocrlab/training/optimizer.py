@@ -1,4 +1,4 @@
-"""The optimiser of a training and its learning rate; apart from Lightning, which takes seconds to load."""
+"""The optimizer of a training and its learning rate; apart from Lightning, which takes seconds to load."""
 
 from __future__ import annotations
 

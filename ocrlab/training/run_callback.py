@@ -287,7 +287,7 @@ class RunCallback(lightning.Callback):
         median, _ = spread(self.seconds[-count:])
         rate = trainer.optimizers[0].param_groups[0]["lr"]
         row = {"step": trainer.global_step, **means, "lr": rate}
-        row |= {"step_seconds": median * trainer.accumulate_grad_batches}  # of an optimiser step, as all steps are
+        row |= {"step_seconds": median * trainer.accumulate_grad_batches}  # of an optimizer step, as all steps are
         row |= {"images_per_second": self.ranks.world * batch / median}
         self.write(row | self.spent(), trainer.global_step)
         self.progress({"kind": "train", "total": self.config.trainer.max_steps, **row})

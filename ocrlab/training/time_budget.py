@@ -25,7 +25,7 @@ from ocrlab.training.lightning_module import Training
 from ocrlab.training.optimizer import shorten_warmup
 from ocrlab.training.run_callback import Progress
 
-LOOK = 30  # optimiser steps before the plan, if the warm-up is as long: until then no step depends on it
+LOOK = 30  # optimizer steps before the plan, if the warm-up is as long: until then no step depends on it
 TIMED = 20  # of them, the last ones: the first read the pages and compile kernels
 SHARE = 0.95  # of the time that is planned
 
@@ -58,7 +58,7 @@ class Budget(lightning.Callback):
     ) -> None:
         self.config, self.folder, self.progress, self.recorder = config, folder, progress, recorder
         self.times = max(2, min(LOOK, config.optim.warmup_steps - begun))
-        self.steps: list[float] = []  # when training began, and when each optimiser step ended
+        self.steps: list[float] = []  # when training began, and when each optimizer step ended
         self.page = self.page_began = 0.0  # seconds of a page in validation, and when it began
 
     def on_validation_batch_start(self, *_: Any) -> None:

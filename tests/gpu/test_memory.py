@@ -18,12 +18,12 @@ def net() -> nn.Module:
 
 
 def train(model: nn.Module, steps: int, keep: list[torch.Tensor] | None = None) -> None:
-    optimiser = torch.optim.AdamW(model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(steps):
         output = model(torch.rand(1, 3, 256, 256, device="cuda"))
         output.square().mean().backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         if keep is not None:
             keep.append(output.detach())
 

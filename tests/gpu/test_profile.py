@@ -17,14 +17,14 @@ pytestmark = pytest.mark.gpu
 def train(profile: step_profiler.StepProfile, count: int = 6) -> int:
     """Do some steps on the device and return the line at which the host waits."""
     model = nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 16)).cuda()
-    optimiser = torch.optim.AdamW(model.parameters(), fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     images = torch.randn(4096, 2048, device="cuda")
     for _ in range(count):
         with torch.autocast("cuda", torch.bfloat16):
             loss = model(images).float().square().mean()
         loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         loss.item()
         profile.step()
     source, first = inspect.getsourcelines(train)

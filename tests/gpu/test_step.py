@@ -20,7 +20,7 @@ def batch(size: int = 128, device: str = "cuda") -> tuple[torch.Tensor, torch.Te
 
 def test_loss_and_step_never_wait_for_the_device():
     model = Detector(width=64).cuda().to(memory_format=torch.channels_last).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     images = torch.randint(0, 256, (2, 3, 128, 128), dtype=torch.uint8).cuda()
     _, _, maps = batch()
     for strict in (False, True):  # the first step may choose algorithms
@@ -30,8 +30,8 @@ def test_loss_and_step_never_wait_for_the_device():
                 out = model(images)
             db_loss(*out, maps).total.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
-            optimiser.step()
-            optimiser.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
         finally:
             torch.cuda.set_sync_debug_mode("default")
 

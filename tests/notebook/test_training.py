@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ocrlab.config.schema import Config, load, save
+from ocrlab.config.schema import Config, dump, load
 from ocrlab.evaluation.metrics import iou
 from ocrlab.inference import checkpoint
 from ocrlab.model.dbnet import Detector
@@ -25,7 +25,7 @@ def config(root: Path) -> Config:
 @pytest.fixture
 def run(config: Config, tmp_path: Path) -> SimpleNamespace:
     """Return a finished run whose detector was never trained."""
-    save(config, tmp_path / "config.yaml")
+    (tmp_path / "config.yaml").write_text(dump(config))
     path = tmp_path / "best.ckpt"
     checkpoint.save_detector(Detector(config.encoder, config.decoder, config.width), path, config, 0, {})
     (tmp_path / "metrics.csv").write_text("step,loss,hmean@0.5\n1,2.5,\n1,,0.5\n", encoding="utf-8")
@@ -80,5 +80,5 @@ def test_a_page_that_training_left_out_does_not_end_the_notebook(run, config, ro
         image.unlink()
         next((data / "val" / "gts").glob(f"*{image.stem}.*")).unlink()
     first.write_bytes(first.read_bytes()[:2000])
-    save(config.model_copy(update={"data": str(data)}), run.folder / "config.yaml")
+    (run.folder / "config.yaml").write_text(dump(config.model_copy(update={"data": str(data)})))
     assert [page.sample.name for page in training.look(run, progress).pages] == [page.stem for page in others[:2]]

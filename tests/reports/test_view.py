@@ -212,7 +212,7 @@ def test_curves_state_their_finding() -> None:
     assert f'role="img" aria-label="{view.text}"' in view.html
     assert view.html.startswith('<div class="wide"><svg ')
     assert len(view.html) < 30_000
-    assert "optimiser step" in view.html
+    assert "optimizer step" in view.html
     assert "hmean@0.5 reached 0.900 at step 30" in view.html
     shown = view._repr_mimebundle_()["text/html"].partition("<svg")[2]  # in colours that know the dark
     assert "fill: var(--ocr-paper,#ffffff)" in shown and not re.search(r"(?<!,)#1f2933", shown)

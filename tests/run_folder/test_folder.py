@@ -283,14 +283,14 @@ def test_a_handler_of_somebody_else_is_left_alone() -> None:
 
 def test_a_forked_child_dies_of_the_signal_itself() -> None:
     code = """
-import os, signal
+import os, signal, time
 from ocrlab.run_folder.owner_process import signals_exit
 ready, tell = os.pipe()
 with signals_exit():
     child = os.fork()
     if child == 0:
         os.write(tell, b"x")
-        signal.pause()
+        time.sleep(20)  # `pause` would wait for ever for a signal that came before it
     os.read(ready, 1)
     os.kill(child, signal.SIGTERM)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

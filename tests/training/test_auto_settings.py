@@ -1,4 +1,4 @@
-"""Choices for the machine, the optimiser, the lines about CUDA."""
+"""Choices for the machine, the optimizer, the lines about CUDA."""
 
 import itertools
 import os

@@ -21,8 +21,8 @@ from ocrlab.errors import ConfigError, DataError
 SMALL_CROP = 256  # pixels
 LOW_RATE, CLIP = 1e-4, 1.0  # of a training that is sure not to explode by itself
 START_METHOD = "spawn"
-STEPS = 20  # optimiser steps where nobody knows at which one it failed
-MARGIN = 2  # optimiser steps beyond the one that failed: a loader is ahead of them
+STEPS = 20  # optimizer steps where nobody knows at which one it failed
+MARGIN = 2  # optimizer steps beyond the one that failed: a loader is ahead of them
 NAMES = "pages.json"  # in the folder of all runs: the names of the training pages, in their order
 QUIET = {"tracking.mode": "disabled", "recorder.on": False, "trainer.max_minutes": None, "runtime.debug_cuda": False}
 QUIET |= {"trainer.devices": 1, "trainer.sync_batchnorm": False}  # a trial is one process
@@ -67,7 +67,7 @@ def factors_against(config: Config, words: Sequence[str]) -> list[Factor]:
 
 
 def find_failed_step(run: Path) -> tuple[int, list[str]] | None:
-    """Return the optimiser step at which a run ended, from 0, and the samples of its batch; None where nothing says."""
+    """Return the optimizer step at which a run ended, from 0, and the samples of its batch; None where nothing says."""
     for path in ring_reader.find_rings(run):
         try:
             now = ring_reader.read_ring(path).now
@@ -79,7 +79,7 @@ def find_failed_step(run: Path) -> tuple[int, list[str]] | None:
 
 
 def starter(config: Config, factors: Sequence[Factor], folder: Path, steps: int) -> Start:
-    """Return how a short training is started: `steps` optimiser steps as it was, and as many crops where flipped.
+    """Return how a short training is started: `steps` optimizer steps as it was, and as many crops where flipped.
 
     The config is written into `folder`, whose runs all read it.
     """

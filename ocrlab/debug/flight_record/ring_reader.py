@@ -23,7 +23,7 @@ LARGEST = 2**31  # bytes of a ring; a header with more is damaged
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of a training before the micro-batch `micro`, in optimiser step `number`."""
+    """The state of a training before the micro-batch `micro`, in optimizer step `number`."""
 
     path: Path
     number: int

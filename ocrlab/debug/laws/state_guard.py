@@ -1,4 +1,4 @@
-"""All that a training step changes, kept and put back: weights, gradients, optimisers, batch, generators, modes."""
+"""All that a training step changes, kept and put back: weights, gradients, optimizers, batch, generators, modes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ PLAIN = (Tensor, nn.Parameter)
 
 
 class StepState:
-    """The state of a model, its optimisers and a batch as it was; `restore` puts it back, in the same tensors.
+    """The state of a model, its optimizers and a batch as it was; `restore` puts it back, in the same tensors.
 
     Kept are values, `requires_grad` and gradients of all tensors, attributes and hooks of the modules, train and eval
-    mode, everything that the optimisers hold, the batch and the random states. `failed` lists what could not be put
+    mode, everything that the optimizers hold, the batch and the random states. `failed` lists what could not be put
     back.
     """
 
@@ -69,7 +69,7 @@ class StepState:
         self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
     def parameters(self) -> list[Tensor]:
-        """Return every parameter of the model and of the optimisers, once."""
+        """Return every parameter of the model and of the optimizers, once."""
         named = (tensor for tensor, _ in self.tensors.values())
         return [tensor for tensor in named if isinstance(tensor, nn.Parameter) or tensor.requires_grad]
 
@@ -157,7 +157,7 @@ class StepState:
 
 
 def named_tensors(model: nn.Module, optimizers: Sequence[Optimizer]) -> list[tuple[str, Tensor]]:
-    """Return parameters and buffers of the model by name, then what else the optimisers move as `optimizer.G.I`."""
+    """Return parameters and buffers of the model by name, then what else the optimizers move as `optimizer.G.I`."""
     named: list[tuple[str, Tensor]] = [*model.named_parameters(), *model.named_buffers()]
     ids = {id(tensor) for _, tensor in named}
     for number, optimizer in enumerate(optimizers):
@@ -250,7 +250,7 @@ def optimized_parameters(optimizers: Sequence[Any]) -> set[int]:
 
 
 def learning_rates(optimizers: Sequence[Optimizer]) -> dict[int, float]:
-    """Return the learning rate of every parameter that an optimiser moves, by `id`."""
+    """Return the learning rate of every parameter that an optimizer moves, by `id`."""
     rates: dict[int, float] = {}
     for optimizer in optimizers:
         for group in optimizer.param_groups:

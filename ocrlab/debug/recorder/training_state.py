@@ -1,4 +1,4 @@
-"""What a hand-written loop trains: models, optimisers, schedulers, scaler and the rest, as one state and back."""
+"""What a hand-written loop trains: models, optimizers, schedulers, scaler and the rest, as one state and back."""
 
 from __future__ import annotations
 

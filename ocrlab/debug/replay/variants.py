@@ -105,7 +105,7 @@ def spoilt(fault: Mapping[str, Any]) -> bool:
     """
     if fault.get("phase") in (AFTER_LOOP, BEFORE_STEP):
         return True
-    return bool(fault.get("before")) and str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
+    return bool(fault.get("before")) and str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimizer"))
 
 
 def contrasts(fault: Mapping[str, Any], on_gpu: bool) -> list[Variant]:
@@ -156,14 +156,14 @@ def says(variant: Variant, fault_there: Mapping[str, Any] | None, shown: Mapping
 
 
 def is_of_samples(fault: Mapping[str, Any]) -> bool:
-    """Return whether a fault may be that of a sample: it is none of what the model and the optimiser keep, and not one
+    """Return whether a fault may be that of a sample: it is none of what the model and the optimizer keep, and not one
     that all samples have.
     """
     if (
         fault.get("ahead")
         or is_carried_over(fault)
         or (fault.get("from_weights") and fault.get("kind") == "nonfinite")  # made of nothing but weights
-        or str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
+        or str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimizer"))
     ):
         return False
     return fault.get("kind") != "data" and fault.get("phase") != "data" and not fault.get("everyone")

@@ -236,5 +236,5 @@ def ranks_text(config: Config, ranks: Ranks) -> str:
     on = f" on {ranks.nodes} machines" if ranks.nodes > 1 else ""
     return (
         f"{ranks.world} ranks{on}: {ranks.world} x batch_size {batch} x accumulate_grad_batches {accumulate} = "
-        f"{ranks.world * batch * accumulate} crops for each optimiser step; optim.lr stays {config.optim.lr:g}"
+        f"{ranks.world * batch * accumulate} crops for each optimizer step; optim.lr stays {config.optim.lr:g}"
     )

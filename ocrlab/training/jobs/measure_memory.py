@@ -31,9 +31,9 @@ from ocrlab.training import loop
 from ocrlab.training.jobs import memory_meter
 
 NOWHERE = Path(os.devnull)
-STEPS = (3, 10)  # optimiser steps, least and most: the first makes the optimiser's state, later ones find its holes
+STEPS = (3, 10)  # optimizer steps, least and most: the first makes the optimizer's state, later ones find its holes
 CROPS = 96  # that are enough
-LONG, LONGEST = 60, 1.5  # optimiser steps of a long measurement, and the most minutes of them
+LONG, LONGEST = 60, 1.5  # optimizer steps of a long measurement, and the most minutes of them
 SETTLED = ("trainer.accelerator", "trainer.precision", "runtime.threads", "runtime.workers", "runtime.channels_last")
 
 

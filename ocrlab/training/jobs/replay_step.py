@@ -18,7 +18,7 @@ from ocrlab import safe_read
 
 
 def smoke_step(device: str) -> dict[str, object]:
-    """Do one forward, backward and optimiser step on `device`; return loss and seconds; raises what it raises."""
+    """Do one forward, backward and optimizer step on `device`; return loss and seconds; raises what it raises."""
     import torch
 
     from ocrlab.losses.db_loss import TargetMaps, db_loss
@@ -27,7 +27,7 @@ def smoke_step(device: str) -> dict[str, object]:
     torch.manual_seed(0)
     start = time.perf_counter()
     model = Detector().to(device)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     images = torch.randint(0, 256, (2, 3, 128, 128), dtype=torch.uint8).to(device)
     shrink = torch.zeros(2, 1, 128, 128)
     shrink[:, :, 40:80, 20:100] = 1
@@ -36,7 +36,7 @@ def smoke_step(device: str) -> dict[str, object]:
     output = model(images)
     loss = db_loss(output.probability_logits, output.threshold_logits, maps).total
     loss.backward()
-    optimiser.step()
+    optimizer.step()
     value = float(loss.detach())
     if not math.isfinite(value) or not all(bool(p.isfinite().all()) for p in model.parameters()):
         raise FloatingPointError(f"the step gave loss {value} or weights that are not finite")

@@ -1,11 +1,11 @@
 """Do data, model and loss agree? Checks of a whole training in seconds, each with its number and its limit.
 
     report = sanity.check(config)                        # what `ocrlab train` would do with this config
-    report = sanity.check(config, model=Mine, loss=ours) # your own detector, loss, data set or optimiser
+    report = sanity.check(config, model=Mine, loss=ours) # your own detector, loss, data set or optimizer
 
 What is given takes the place of ocrlab's: `model()` returns a module whose forward gives `probability_logits` and
 `threshold_logits` (B, 1, H, W) of images (B, 3, H, W); `loss` is called as losses.db_loss; `data(samples, config)` is
-a data set as data.dataset.Crops; `order(pages, seed, stop)` a sampler as PageOrder; `optimizer(model)` an optimiser.
+a data set as data.dataset.Crops; `order(pages, seed, stop)` a sampler as PageOrder; `optimizer(model)` an optimizer.
 For a module of any other kind there is `ocrlab.check_step`.
 """
 

@@ -225,7 +225,7 @@ def test_a_gradient_that_is_not_finite() -> None:
     assert "gradient.finite" in rules(check(Net(), batch(), root))
 
 
-def test_weights_that_the_optimiser_forgets_or_should_not_move() -> None:
+def test_weights_that_the_optimizer_forgets_or_should_not_move() -> None:
     model = Net()
     few = torch.optim.AdamW(model.head.parameters(), lr=1e-2)
     assert finding_of(check(model, batch(), loss, optimizer=few), "optimizer.missing").where == "stem (3 parameters)"
@@ -261,7 +261,7 @@ def test_modes_of_the_model_and_of_batchnorm() -> None:
     assert check(model, batch(), loss).findings == []
 
 
-def test_several_optimisers_and_a_compiled_model() -> None:
+def test_several_optimizers_and_a_compiled_model() -> None:
     model = Net()
     both = [torch.optim.SGD(model.stem.parameters(), lr=0.1), torch.optim.AdamW(model.head.parameters())]
     assert check(model, batch(), loss, optimizer=both).findings == []
@@ -270,7 +270,7 @@ def test_several_optimisers_and_a_compiled_model() -> None:
     assert report.findings == [] and any(stage.name.endswith("stem.0") for stage in report.stages)
 
 
-def test_sparse_gradients_and_optimisers_that_need_a_closure() -> None:
+def test_sparse_gradients_and_optimizers_that_need_a_closure() -> None:
     table = nn.Embedding(5, 2, sparse=True)
     sparse = torch.optim.SparseAdam(table.parameters())
     report = check(table, torch.tensor([1, 2]), lambda m, x: m(x).sum(), optimizer=sparse)

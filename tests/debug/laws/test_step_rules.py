@@ -155,7 +155,7 @@ class Contrast(nn.Module):
         return torch.cat([(queries * keys).sum(1, keepdim=True), queries @ queue.T], 1) / 0.1
 
 
-def test_an_average_and_a_queue_that_the_forward_pass_moves_are_not_the_optimisers_fault() -> None:
+def test_an_average_and_a_queue_that_the_forward_pass_moves_are_not_the_optimizers_fault() -> None:
     model = Contrast()
     optimizer = torch.optim.SGD(model.query.parameters(), lr=0.01)
 

@@ -1,4 +1,4 @@
-"""What users train: scaler, several optimisers, dict batches, models that return dicts, compiled models."""
+"""What users train: scaler, several optimizers, dict batches, models that return dicts, compiled models."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class Bag(nn.Module):
 
 
 def tokens(folder: Path) -> None:
-    """Two optimisers, each with a schedule, a scaler, and the loss in a dict."""
+    """Two optimizers, each with a schedule, a scaler, and the loss in a dict."""
     torch.manual_seed(0)
     model = Bag()
     both = [torch.optim.SGD(part.parameters(), 0.1) for part in (model.embedding, model.classifier)]
@@ -59,10 +59,10 @@ def tokens(folder: Path) -> None:
                     optimizer.zero_grad()
 
 
-def test_scaler_two_optimisers_and_dict_batches_replay_bit_for_bit(tmp_path, monkeypatch):
+def test_scaler_two_optimizers_and_dict_batches_replay_bit_for_bit(tmp_path, monkeypatch):
     tokens(tmp_path)
     recorded = newest(tmp_path)
-    assert [step.number for step in recorded.steps] == list(range(10)), "two optimisers make one step"
+    assert [step.number for step in recorded.steps] == list(range(10)), "two optimizers make one step"
     assert sorted(int(name) for step in recorded.steps[:5] for name in step.samples) == list(range(20))
     result = replay(tmp_path, monkeypatch, lambda: tokens(tmp_path))
     assert result["finished"]

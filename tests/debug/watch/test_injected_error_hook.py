@@ -165,7 +165,7 @@ def test_a_million_handled_errors_cost_little_and_hide_nothing_that_comes_later(
     alone = subprocess.run([python(version), "program.py"], capture_output=True, text=True, cwd=tmp_path)
     (seconds, function), (without, _) = (process.stdout.split(maxsplit=1) for process in (ended, alone))
     assert function.startswith("<built-in function exit>")
-    assert float(seconds) < 1.7 * float(without)  # four times as long where each of them is counted
+    assert float(seconds) < 2.5 * float(without)  # four times as long where each of them is counted
     assert [process["chain"][0]["says"] for process in records if process["kind"] == "exit"] == ["the first"]
     assert "the first" in [process["chain"][0]["says"] for process in records if process["kind"] == "handled"]
     assert max(process["count"] for process in records if process["kind"] == "times") >= 1000

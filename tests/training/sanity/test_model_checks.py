@@ -60,7 +60,7 @@ def test_a_network_that_overflows_is_detected(config) -> None:
     assert set(words(report.checks).values()) == {"fail"}
 
 
-def test_an_optimiser_that_leaves_a_part_out_is_detected(config) -> None:
+def test_an_optimizer_that_leaves_a_part_out_is_detected(config) -> None:
     def head_only(model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.AdamW(model.get_submodule("head").parameters(), lr=1e-3)
 

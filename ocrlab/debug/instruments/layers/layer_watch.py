@@ -5,7 +5,7 @@
     watch.first_nonfinite                 module, tensor, step, sample; None where all was finite
     watch.table(), watch.history(), watch.plot()
 
-Steps are those of the optimiser that holds parameters of the model; where none steps, a call of the model is a step,
+Steps are those of the optimizer that holds parameters of the model; where none steps, a call of the model is a step,
 and `watch.step()` ends one by hand. In steps that are not looked at hooks return at once.
 
 Gradients come from hooks on tensors, not on modules: torch's backward hooks on modules do not allow what many models
@@ -89,13 +89,13 @@ class LayerWatch:
         self._stack = ThreadStack()  # of (module, call)
         self._stance: Any = None
         self._live = False  # statistics are taken in this step
-        self._blind = False  # the optimiser made a watched step, and no module was called in it
+        self._blind = False  # the optimizer made a watched step, and no module was called in it
         self._number = 0  # of the step
         self._micro = 0  # calls of the model since the watch began
-        self._counted = False  # steps are counted by an optimiser or by hand; else each call of the opener is a step
+        self._counted = False  # steps are counted by an optimizer or by hand; else each call of the opener is a step
         self._trains = False  # there was a call with gradients
         self._opener: object = None  # the first module that was called
-        self._leader: weakref.ref[Optimizer] | None = None  # the first optimiser with parameters of the model
+        self._leader: weakref.ref[Optimizer] | None = None  # the first optimizer with parameters of the model
         self._foreign: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
     def __enter__(self) -> LayerWatch:
@@ -138,7 +138,7 @@ class LayerWatch:
             print(f"ocrlab: {self.note()}", file=sys.stderr)  # else an empty table would read as a clean one
 
     def step(self) -> None:
-        """End this step by hand, where no torch optimiser does; from then on only this counts steps, and optimisers."""
+        """End this step by hand, where no torch optimizer does; from then on only this counts steps, and optimizers."""
         with self._guard():
             self._end_counted_step()
 
@@ -213,7 +213,7 @@ class LayerWatch:
 
         return CallHook(hook)
 
-    # The number of the step: counted by its optimiser, else by calls of the model, else by hand
+    # The number of the step: counted by its optimizer, else by calls of the model, else by hand
 
     def _count_call(self, who: object) -> None:
         if self._opener is None:

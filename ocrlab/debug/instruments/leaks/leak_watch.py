@@ -45,7 +45,7 @@ SLOW, ROUGH = 0.06 * MIB, 0.25 * MIB  # bytes a step, from which growth is suspi
 MOST_COST = 0.004  # of the time, that reading the figures may take
 ALWAYS = 60  # first steps, in which the figures are read whatever they cost
 LONGEST = 16  # steps of a census
-MOST_CALLS = 4  # of the model for each step of the optimiser, that count as one step
+MOST_CALLS = 4  # of the model for each step of the optimizer, that count as one step
 MOST_SAMPLES = 1024
 
 Samples = list[tuple[int, float]]
@@ -84,7 +84,7 @@ class LeakWatch:
         self._unmarked_ticks = 0  # forward calls before watch.step() said what a step is
         self._model = weakref.ref(model) if model is not None else lambda: None
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # the tick of its last step
-        self._calls = 1  # of the model for each step of an optimiser: a validation in each step makes it two
+        self._calls = 1  # of the model for each step of an optimizer: a validation in each step makes it two
         self._workers = WorkerLeaks(loader)
         self._samples: dict[str, Samples] = {"process": [], "malloc": [], "cuda": []}
         self._census: Census | None = None
@@ -206,7 +206,7 @@ class LeakWatch:
         return GRADIENTS_IN_EVALUATION if torch.is_grad_enabled() else "evaluation"
 
     def _owned(self) -> Iterable[Tensor]:
-        """Return the tensors that may live for ever: the model's and the optimisers'."""
+        """Return the tensors that may live for ever: the model's and the optimizers'."""
         model = self._model()
         parameters = [] if model is None else list(model.parameters())
         for optimizer in list(self._optimizers):

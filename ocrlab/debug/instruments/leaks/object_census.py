@@ -50,7 +50,7 @@ class Candidate:
 class Census:
     """One census of `length` steps; `mode` says whether a step trains, evaluates, or evaluates with gradients.
 
-    Where the model is called `calls` times for each step of the optimiser, those count as one step. `owned` returns the
+    Where the model is called `calls` times for each step of the optimizer, those count as one step. `owned` returns the
     tensors that may live for ever.
     """
 

@@ -29,7 +29,7 @@ from ocrlab.debug.instruments.memory.timeline import Block
 from ocrlab.debug.instruments.tensor_tree import tensors
 from ocrlab.errors import ConfigError
 
-STEPS = 3  # optimiser steps: the second has the optimiser's state, the third is whole
+STEPS = 3  # optimizer steps: the second has the optimizer's state, the third is whole
 KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": None}
 ORDER = (
     "parameters", "gradients", "optimiser state", "averaged weights", "activations", "workspace", "batch", "validation",

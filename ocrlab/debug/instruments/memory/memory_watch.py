@@ -69,7 +69,7 @@ class MemoryWatch:
         self._modules = ModuleTracker(model, self._guarded(self._find_border))
         self._live = StorageTracker(self._modules.where)
         self._begin = 0  # the first event of the step
-        self._stepped = self._backward = False  # an optimiser has stepped, a backward pass was made
+        self._stepped = self._backward = False  # an optimizer has stepped, a backward pass was made
         self._before = 0
         parameter = next(model.parameters(), None)
         self.device = parameter.device if parameter is not None else torch.device("cpu")
@@ -181,7 +181,7 @@ class MemoryWatch:
     def _find_border(self, _name: str, entered: bool) -> None:
         """Find the border between two steps, where a module begins or ends."""
         if torch.is_grad_enabled() and self._modules.depth == 0 and torch._C._current_autograd_node() is None:
-            alone = not self._optimizers and self._backward  # without an optimiser each backward pass is a step
+            alone = not self._optimizers and self._backward  # without an optimizer each backward pass is a step
             if entered and (self._stepped or alone):
                 self.step()
             self._backward = self._backward or not entered

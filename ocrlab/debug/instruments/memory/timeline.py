@@ -32,7 +32,7 @@ DURING = {
     "backward": "in the backward pass",
     "recompute": "while recomputing",
     "evaluation": "in evaluation",
-    "optimizer": "in the optimiser",
+    "optimizer": "in the optimizer",
 }
 POINTS = 120  # of a timeline; each keeps the highest of what it stands for
 
@@ -87,7 +87,7 @@ class Peak:
 class Segment:
     """A stretch of a timeline in which one part of the model ran: from and to are indices of the timeline.
 
-    `module` has the first parts of the name; `phase` is forward, backward (also where it is computed again), optimiser,
+    `module` has the first parts of the name; `phase` is forward, backward (also where it is computed again), optimizer,
     evaluation or outside.
     """
 

@@ -25,7 +25,7 @@ class Operator:
 
     name: str
     module: str  # "" outside of every module
-    phase: str  # forward, backward, optimiser, data, other
+    phase: str  # forward, backward, optimizer, data, other
     calls: int
     host: float
     device: float

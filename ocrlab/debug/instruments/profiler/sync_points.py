@@ -38,7 +38,7 @@ INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_
 MASKS = (torch.bool, torch.uint8)
 DEEPEST = 200  # frames of a stack that are read
 ON_THE_HOST = (  # (file in torch, function or "" for any): what is read there is on the CPU also where a GPU computes
-    ("optim/optimizer.py", "_get_value"),  # the optimiser's count of steps
+    ("optim/optimizer.py", "_get_value"),  # the optimizer's count of steps
     ("nn/modules/rnn.py", ""),  # batch sizes of packed sequences, which have to be on the CPU
     ("nn/utils/rnn.py", ""),
     ("utils/data/", ""),  # the data set, and the sampler's random order
@@ -55,7 +55,7 @@ class Place:
     file: str
     line: int
     function: str
-    within: str  # "backward", "optimiser step", or ""
+    within: str  # "backward", "optimizer step", or ""
 
     def __str__(self) -> str:
         parts = Path(self.file).parts
@@ -152,7 +152,7 @@ def find_place(operator: str) -> Place | None:
             if not within and os.sep + "autograd" + os.sep in file and "backward" in name:
                 within = "backward"
             elif os.sep + "optim" + os.sep in file and name in ("step", "wrapper"):
-                within = "optimiser step"
+                within = "optimizer step"
         elif user_line is None and is_own(file):
             user_line = (file, line, name)
         elif library_line is None and not file.startswith((INSTRUMENTS, "<")):

@@ -1,7 +1,7 @@
 """Are gradients brought back to their size before they are used? Of losses that a GradScaler made larger for backward.
 
 In inspected steps a hook on the loss tells by how much it was made larger, one on a weight with which
-gradient it came, and the optimiser's step with which it is used. On a device, where asking a scaler for its scale
+gradient it came, and the optimizer's step with which it is used. On a device, where asking a scaler for its scale
 would wait, the scalers are looked for after the first large loss has been read, and their scales travel along: the
 first steps that are looked at do not count there.
 """
@@ -65,7 +65,7 @@ class GradScalerCheck:
         self.came = norm(gradient)
 
     def stepping(self) -> None:
-        """Note that an optimiser is about to step."""
+        """Note that an optimizer is about to step."""
         self.size = None
         p, scale, came = self.parameter, self.scale, self.came
         if p is None or scale is None or came is None or p.grad is None or not can_read_gradient(p.grad):
@@ -115,7 +115,7 @@ class GradScalerCheck:
         if self.direct >= ENOUGH and 2 * self.direct > self.looks:
             return (
                 f"a GradScaler made the loss {self.largest:g} times larger, and in {self.direct} of {self.looks}"
-                " inspected steps the optimiser stepped with gradients of that size. Call scaler.step(optimizer) and"
+                " inspected steps the optimizer stepped with gradients of that size. Call scaler.step(optimizer) and"
                 " scaler.update() in place of optimizer.step()"
             )
         limits = self.limits

@@ -73,7 +73,7 @@ class TrainingMonitor:
         self.moving = any(isinstance(part, rules.MODES) for part in self.model.modules())
         self.looking = self.validating = False
         self.before: dict[str, tuple[Tensor, Tensor]] = {}
-        self.probes: dict[int, tuple[Any, list[Arrival]]] = {}  # by optimiser: its hook, the gradients that arrived
+        self.probes: dict[int, tuple[Any, list[Arrival]]] = {}  # by optimizer: its hook, the gradients that arrived
         whole = self.model if self.network is None else self.network
         self.models = [*whole] if isinstance(whole, nn.ModuleList) else [whole]  # members of a list are called
         self.averages = {n: sums for n, part in self.extra.items() if (sums := self._averaged(part)) is not None}
@@ -95,7 +95,7 @@ class TrainingMonitor:
         self.watched = min(small, key=torch.numel, default=None)
         self.scaled = GradScalerCheck(max(small, key=torch.numel, default=None), self.transfer)
         self.begun = self._untrained_parts()
-        self.witness: dict[Any, Tensor | None] = {}  # by optimiser
+        self.witness: dict[Any, Tensor | None] = {}  # by optimizer
         self.gradient: Tensor | None = None  # of what is watched, when the batch before came
         self.steps_then = self.batches_then = 0
         self.pass_number, self.due = -1, 0
@@ -268,7 +268,7 @@ class TrainingMonitor:
 
     @guard
     def stepping(self, optimizer: Any) -> None:
-        """Note that an optimiser is about to step; with a closure the gradients are still to come."""
+        """Note that an optimizer is about to step; with a closure the gradients are still to come."""
         if self.looking and not capturing():
             mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
             parameters = {name: p for name, p in self.named.items() if id(p) in mine and is_readable(p)}
@@ -278,7 +278,7 @@ class TrainingMonitor:
 
     @guard
     def stepped(self, optimizer: Any, micro: int) -> None:
-        """Note that an optimiser has stepped: its gradients are still there."""
+        """Note that an optimizer has stepped: its gradients are still there."""
         stats = self.stats
         if compiling():
             return
@@ -468,7 +468,7 @@ def gradient_norms(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _is_remote(group: Mapping[str, Any]) -> bool:
-    """Return whether a group of an optimiser has its rate on a device, where it is not read."""
+    """Return whether a group of an optimizer has its rate on a device, where it is not read."""
     return any(isinstance(value := group.get(key), Tensor) and arrives_later(value) for key in ("lr", "weight_decay"))
 
 

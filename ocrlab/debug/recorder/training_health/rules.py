@@ -30,7 +30,7 @@ REPLAY = "`ocrlab replay` on this folder names the operator"
 
 @dataclass
 class InspectedStep:
-    """One inspected step: trainable parameters, those of the optimiser, norms of gradients, what moved."""
+    """One inspected step: trainable parameters, those of the optimizer, norms of gradients, what moved."""
 
     trainable: set[str]
     owned: set[str] = field(default_factory=set)
@@ -49,7 +49,7 @@ class TrainingStats:
     steps: int = 0
     bare: int = 0  # steps that found no gradient at all
     unrated: int = 0  # steps with a learning rate of 0, since the last one with another
-    players: int = 1  # optimisers: with two, a loss may well rise
+    players: int = 1  # optimizers: with two, a loss may well rise
     faint: int = 0  # steps with less than a millionth of the largest learning rate
     peak: float = 0.0  # the largest learning rate
     rate: float = 0.0  # the last one
@@ -86,7 +86,7 @@ class TrainingStats:
     weights: dict[int, int] = field(default_factory=dict)
     left: dict[str, float] = field(default_factory=dict)  # norms of the gradients that are there at the end
     averages: list[str] = field(default_factory=list)  # what never changed
-    owned: set[str] | None = None  # parameters that an optimiser holds
+    owned: set[str] | None = None  # parameters that an optimizer holds
     copied: set[str] = field(default_factory=set)  # parameters of parts that assignment may move
     larger: bool = False  # the loader has more samples than one batch
     walks: list[tuple[int, int | None]] = field(default_factory=list)  # batches that were taken, those that there are
@@ -126,7 +126,7 @@ def _steps(stats: TrainingStats, model: nn.Module) -> Iterator[str]:
         why = "zero_grad() is called between backward() and step(), or step() before backward()"
         if not stats.left:
             why += ", or backward() is missing, or the loss is a new tensor (torch.tensor, .item())"
-        yield f"none of {stats.steps} optimiser steps found a gradient: {why}. Order: zero_grad, backward, step"
+        yield f"none of {stats.steps} optimizer steps found a gradient: {why}. Order: zero_grad, backward, step"
     if stats.steps >= ENOUGH and stats.stale >= 2 and not stats.fresh:
         sizes = [math.hypot(*step.norms.values()) for step in stats.inspected if step.norms]
         grew = f"; the norm of all gradients went from {sizes[0]:.3g} to {sizes[-1]:.3g}" if len(sizes) > 1 else ""
@@ -142,7 +142,7 @@ def _steps(stats: TrainingStats, model: nn.Module) -> Iterator[str]:
         )
     if stats.zeroed >= 2 and stats.zeroed == stats.stale + stats.fresh:
         yield (
-            f"all gradients were 0 when the optimiser stepped, in all {stats.zeroed} inspected steps: zero_grad()"
+            f"all gradients were 0 when the optimizer stepped, in all {stats.zeroed} inspected steps: zero_grad()"
             " is called between backward() and step(). Order: zero_grad, backward, step"
         )
     if stats.steps and stats.batches >= LONG and stats.thrown > HALF * stats.followed:
@@ -184,17 +184,17 @@ def _stepless(stats: TrainingStats) -> str:
     if broken:
         skips = "GradScaler skips each such step" if stats.scaler else "such steps are skipped"
         return (
-            f"no optimiser step was made in {stats.batches} batches: the gradient of {', '.join(broken[:4])} is not "
+            f"no optimizer step was made in {stats.batches} batches: the gradient of {', '.join(broken[:4])} is not "
             f"finite, and {skips}. Look for a square root, logarithm or division at 0 after it"
         )
     if not stats.losses and not stats.left:
         return (
-            f"{stats.batches} batches were taken and none was trained on: no loss, no gradient, no optimiser"
+            f"{stats.batches} batches were taken and none was trained on: no loss, no gradient, no optimizer"
             " step. Look for an `except` that swallows the error of each step, or a `continue` before the work"
         )
     gradients = "backward() has left gradients" if stats.left else "no gradient is there"
     return (
-        f"no optimiser step was made in {stats.batches} batches ({gradients}). Is optimizer.step() missing, or"
+        f"no optimizer step was made in {stats.batches} batches ({gradients}). Is optimizer.step() missing, or"
         " does it wait for more batches than an epoch has?"
     )
 
@@ -207,13 +207,13 @@ def _weights(stats: TrainingStats, model: nn.Module) -> Iterator[str]:
         outside = sorted(trainable - stats.owned - stats.copied)
         if not stats.owned:
             yield (
-                "the optimiser holds none of the model's parameters: it moves those of another one. Make it from the "
+                "the optimizer holds none of the model's parameters: it moves those of another one. Make it from the "
                 "parameters that the model has now"
             )
         elif outside:
             yield (
-                f"{listing(model, _ordered(model, outside))}: trainable, and in no group of the optimiser, so it never "
-                "moves. Make the optimiser from the parameters that the model has now, or freeze it"
+                f"{listing(model, _ordered(model, outside))}: trainable, and in no group of the optimizer, so it never "
+                "moves. Make the optimizer from the parameters that the model has now, or freeze it"
             )
         reached = {name for step in steps for name in step.norms}
         without = sorted((trainable & stats.owned) - reached)
@@ -347,7 +347,7 @@ def _nonfinite_text(stats: TrainingStats) -> str:
     if losses and not math.isfinite(losses[0]):
         what = f"the loss is {stats.last:g}, from the first batch on"
         look = (
-            "no optimiser step came before it, so the learning rate is not to blame. Look at the values of the batch"
+            "no optimizer step came before it, so the learning rate is not to blame. Look at the values of the batch"
             " and of the initial weights, and for a logarithm, root or division at 0"
         )
     else:

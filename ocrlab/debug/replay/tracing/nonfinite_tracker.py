@@ -22,7 +22,7 @@ from ocrlab.debug.instruments.user_code import own_frames
 from ocrlab.debug.replay.tracing.call_stack import kind
 from ocrlab.debug.replay.tracing.operator_trace import OperatorTrace, line
 
-PERSISTENT = ("weight", "buffer", "optimiser")  # begin the names of what lives from step to step
+PERSISTENT = ("weight", "buffer", "optimizer")  # begin the names of what lives from step to step
 Part = tuple[int, int, int]  # of a storage: from this byte to that one, whose sample that is
 HUGE = 1e10  # of a number in float32 that nobody means to compute with
 CANCELLED = "overflow, Inf - Inf"

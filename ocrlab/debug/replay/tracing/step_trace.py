@@ -132,7 +132,7 @@ class StepTrace:
         return next((rate for rate in rates if not math.isfinite(rate)), None)
 
     def _weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield what the model and the optimiser keep from step to step, with its name in words."""
+        """Yield what the model and the optimizer keep from step to step, with its name in words."""
         names = {}
         for name, parameter in self.parameters().items():
             names[id(parameter)] = name
@@ -144,7 +144,7 @@ class StepTrace:
             for parameter, state in getattr(optimizer, "state", {}).items():
                 for key, value in state.items() if isinstance(state, dict) else ():
                     if isinstance(value, Tensor):
-                        yield f"optimiser's {key} of {names.get(id(parameter), 'a parameter')}", value
+                        yield f"optimizer's {key} of {names.get(id(parameter), 'a parameter')}", value
 
     def swallowed(self) -> BaseException | None:
         """Return the exception that has ended this step before its backward, though the program went on."""

@@ -69,7 +69,7 @@ class Tracer:
     def begin(
         self, batch: Any, names: Sequence[str], number: int, micro: int, *, phase: str = "", anew: Rebuild | None = None
     ) -> Any:
-        """Begin a micro-batch of optimiser step `number`, after its batch was loaded; `names` are of its samples.
+        """Begin a micro-batch of optimizer step `number`, after its batch was loaded; `names` are of its samples.
 
         Returns the batch that the step is to use: the same object, in a fork a part of it. `anew` returns the names of
         its samples and what puts a batch together of some of them, or None. `phase` is the phase of a fault where the

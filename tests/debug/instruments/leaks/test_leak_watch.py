@@ -36,12 +36,12 @@ def images() -> Iterator[Tensor]:
 
 
 def train(model: nn.Module, after: Callable[[Tensor], Any]) -> None:
-    optimiser = torch.optim.Adam(model.parameters())
+    optimizer = torch.optim.Adam(model.parameters())
     for _ in range(45):
         output = model(torch.ones(1, 3, SIZE, SIZE))
         output.square().mean().backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         after(output)
 
 

@@ -33,14 +33,14 @@ class Net(nn.Module):
         return checkpoint(self.second, x, use_reentrant=False) if self.again else self.second(x)
 
 
-def train(model: nn.Module, steps: int = 2, rows: int = 512, optimiser: Any = None) -> list[float]:
-    optimiser = optimiser or torch.optim.Adam(model.parameters())
+def train(model: nn.Module, steps: int = 2, rows: int = 512, optimizer: Any = None) -> list[float]:
+    optimizer = optimizer or torch.optim.Adam(model.parameters())
     losses = []
     for step in range(steps):
         loss = model(torch.full((rows, 256), 0.1 * (step + 1))).sum() / rows
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     return losses
 
@@ -51,9 +51,9 @@ def row(watch: memory_watch.MemoryWatch, name: str) -> Any:
 
 def test_parameters_gradients_state_and_activations_are_counted_to_the_byte() -> None:
     model = Net()
-    optimiser = torch.optim.Adam(model.parameters())
+    optimizer = torch.optim.Adam(model.parameters())
     with memory_watch.watch(model) as watch:
-        train(model, optimiser=optimiser)
+        train(model, optimizer=optimizer)
     step = watch.steps[-1]
     weights = 2 * 256 * 256 * 4
     assert step.end["parameters"] == weights
@@ -142,7 +142,7 @@ def test_two_watches_at_once_and_things_that_are_no_model_are_refused() -> None:
         pass
 
 
-def test_steps_with_accumulation_two_optimisers_or_none() -> None:
+def test_steps_with_accumulation_two_optimizers_or_none() -> None:
     model = Net()
     first = torch.optim.SGD(model.first.parameters(), lr=0.1, momentum=0.9)
     second = torch.optim.SGD(model.second.parameters(), lr=0.1)

@@ -36,14 +36,14 @@ def train(count: int, profile: Any = None) -> tuple[list[float], int]:
     """Return the losses of some steps, and the line at which they are read."""
     torch.manual_seed(0)
     model = Net()
-    optimiser = torch.optim.SGD(model.parameters(), 0.001, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), 0.001, momentum=0.9)
     losses = []
     for _ in range(count):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         out = model(torch.randn(2, 3, 16, 16))
         loss = nn.functional.dropout(out, 0.2)[out > -9].square().mean()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
         if profile is not None:
             profile.step()

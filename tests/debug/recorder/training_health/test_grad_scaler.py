@@ -17,7 +17,7 @@ from ocrlab.debug.recorder.loop_recorder import recording
 
 INPUTS = torch.randn(320, 6, generator=torch.Generator().manual_seed(0))
 TARGETS = INPUTS[:, :1] - 2 * INPUTS[:, 1:2]
-Step = Callable[[Tensor, Any, Any, Any], None]  # loss, model, optimiser, scaler
+Step = Callable[[Tensor, Any, Any, Any], None]  # loss, model, optimizer, scaler
 
 
 def report(folder: Path, step: Step, kind: Any = torch.optim.SGD, scale: float = 1024.0) -> str:
@@ -34,7 +34,7 @@ def report(folder: Path, step: Step, kind: Any = torch.optim.SGD, scale: float =
 
 
 def after(*parts: Callable[[Any, Any, Any], Any]) -> Step:
-    """Return a step of these parts (model, optimiser, scaler), after backward of the scaled loss."""
+    """Return a step of these parts (model, optimizer, scaler), after backward of the scaled loss."""
 
     def step(loss: Tensor, model: Any, optimizer: Any, scaler: Any) -> None:
         optimizer.zero_grad()

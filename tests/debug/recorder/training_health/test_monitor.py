@@ -94,9 +94,9 @@ def validating(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
 
 
 @pytest.mark.parametrize(("step", "words"), [
-    (never, "no optimiser step was made in 16 batches (backward() has left gradients)"),
+    (never, "no optimizer step was made in 16 batches (backward() has left gradients)"),
     (stale, "gradients are never set to zero: in 6 of 6 inspected steps"),
-    (between, "none of 16 optimiser steps found a gradient"),
+    (between, "none of 16 optimizer steps found a gradient"),
     (swallowed, "16 batches were taken and none was trained on"),
     (evaluating, "the model: eval mode, in all"),
     (validating, "train mode in 16 validation batches"),
@@ -189,7 +189,7 @@ def test_a_generator_that_every_worker_copies(tmp_path: Path) -> None:
 
 
 def test_another_model_and_a_decay_that_eats_the_weights(tmp_path: Path) -> None:
-    assert report(tmp_path / "a", optimizer=torch.optim.Adam(net().parameters())).startswith("the optimiser holds none")
+    assert report(tmp_path / "a", optimizer=torch.optim.Adam(net().parameters())).startswith("the optimizer holds none")
     model = net()
     decayed = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=100.0)
     assert "takes 10.0% of the weights away" in report(tmp_path / "b", model=model, optimizer=decayed)

@@ -51,7 +51,7 @@ def test_a_constant_loss_is_reported() -> None:
             ("from batch 3 of 30 on, so it learns nothing more", "smaller learning rate"), "no step",
         ),
         ([0.5, 0.4, math.nan], 3, ("0.4 just before, and had not grown: look at this batch",), "smaller learning"),
-        ([math.nan] * 3, 1, ("no optimiser step came before it", "ocrlab replay"), "smaller learning"),
+        ([math.nan] * 3, 1, ("no optimizer step came before it", "ocrlab replay"), "smaller learning"),
     ],
 )  # fmt: skip
 def test_the_rate_is_not_to_blame_for_a_first_loss_that_is_not_finite(losses, batch, named, omitted):
@@ -114,7 +114,7 @@ def cleared(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
 
 def test_gradients_that_are_filled_with_zeros_before_the_step(tmp_path: Path) -> None:
     text = report(tmp_path, cleared)
-    assert "all gradients were 0 when the optimiser stepped" in text
+    assert "all gradients were 0 when the optimizer stepped" in text
     assert "dead" not in text
 
 
