@@ -182,19 +182,21 @@ def _end(job: BisectJob, row: dict[str, Any], *, is_whole: bool) -> str:
 
 def read_ledger(job: BisectJob) -> list[dict[str, Any]]:
     """Return the rows of earlier, unfinished bisects with the same digest; raises RunError."""
+    texts = []
     try:
         job.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (job.folder / LEDGER).touch()
+        texts += [safe_read.read_text(job.folder / LEDGER)] if (job.folder / LEDGER).exists() else []
     except OSError as error:
         raise RunError(f"{job.folder} cannot be used", got=str(error), need="a folder that can be written") from error
-    rows = []
-    for folder in [job.folder, *job.earlier_folders]:
+    for folder in job.earlier_folders:
         with contextlib.suppress(OSError):
-            for line in safe_read.read_text(folder / LEDGER).splitlines():
-                with contextlib.suppress(ValueError):  # torn by what interrupted it
-                    row = json.loads(line)
-                    is_row = isinstance(row, dict) and isinstance(row.get("run"), int)
-                    rows += [row] if is_row and row.pop("key", None) == job.digest else []
+            texts.append(safe_read.read_text(folder / LEDGER))
+    rows = []
+    for line in (line for text in texts for line in text.splitlines()):
+        with contextlib.suppress(ValueError):  # torn by what interrupted it
+            row = json.loads(line)
+            is_row = isinstance(row, dict) and isinstance(row.get("run"), int)
+            rows += [row] if is_row and row.pop("key", None) == job.digest else []
     return rows
 
 

@@ -156,7 +156,7 @@ def contrasting(results: Sequence[TrialResult]) -> list[TrialResult]:
         return []
     index = next(place for place, result in enumerate(results) if result is shown)
     hid = [result for result in results[:index] if result.fault is None and not result.diverged]
-    hid = hid if shown.variant == variants.AS_IT_WAS else []
+    hid = hid if shown.variant.label == variants.AS_IT_WAS.label else []
     return [
         other
         for other in [*hid, *results[index + 1 :]]
@@ -382,7 +382,7 @@ def _losses(result: TrialResult, others: Sequence[TrialResult] = ()) -> str:
         last = compared[-1]
         many = f" in {len(compared)} steps" if len(compared) > 1 else ""
         return f"no fault, loss equal bit for bit{many} ({last['loss']!r} at step {last['number']})"
-    same = [other for other in others if other.variant in (variants.TRACED, variants.AS_IT_WAS)]
+    same = [other for other in others if other.variant.name in (variants.TRACED.name, variants.AS_IT_WAS.name)]
     here = (wrong.get("number"), wrong.get("micro"))
     again = {s.get("loss") for other in same for s in other.steps if (s.get("number"), s.get("micro")) == here}
     why = "data, code or packages have changed, or an operator is not deterministic"

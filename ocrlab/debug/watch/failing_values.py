@@ -91,7 +91,7 @@ class Reader:
         if issubclass(kind, tuple) and type(fields) is tuple:
             result["fields"] = list(fields)
             value = tuple.__getitem__(value, slice(None))
-        elif issubclass(kind, dict):  # its entries, without a method that the class has overwritten
+        elif kind is not dict and issubclass(kind, dict):  # without the methods of the class
             value = dict(dict.items(value))
         if type(value) in (list, tuple, set, frozenset, dict):
             return {**result, **self.container(value, depth)}

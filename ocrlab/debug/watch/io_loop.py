@@ -86,7 +86,8 @@ class Session:
         """Wait for something to happen, `wait` seconds at most, and pass it on."""
         if self.child.empty:
             self.resting.clear()
-        wait = min(wait, max(0.0, min(self.resting.values(), default=math.inf) - time.monotonic()))
+        due = [self.resting[source] for source in self._open_sources() if source in self.resting]
+        wait = min(wait, max(0.0, min(due, default=math.inf) - time.monotonic()))
         poll = select.poll()
         for descriptor, events in self._awaited().items():
             poll.register(descriptor, events)

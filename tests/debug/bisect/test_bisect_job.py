@@ -15,6 +15,7 @@ import pytest
 from ocrlab.debug.bisect import bisect_job, bisect_summary, factors, program_trials, sample_search, search
 from ocrlab.debug.bisect.bisect_job import BisectJob, Limits
 from ocrlab.debug.bisect.search import Answer, Search
+from ocrlab.errors import RunError
 
 BUGGY = """
 import os, signal, sys
@@ -119,6 +120,10 @@ def test_a_torn_line_of_the_ledger_is_left_out_and_a_bisect_without_an_answer_sa
     lines = [json.dumps(good), json.dumps({**good, "key": "another"}), '{"key": "key", "ru', "[]", '{"key": "key"}']
     (tmp_path / bisect_job.LEDGER).write_text("\n".join(lines))
     assert len(bisect_job.read_ledger(job)) == 1
+    (tmp_path / bisect_job.LEDGER).unlink()
+    (tmp_path / bisect_job.LEDGER).mkdir()
+    with pytest.raises(RunError, match="cannot be used"):
+        bisect_job.read_ledger(job)
     runs = Search(1, lambda run: None)
     assert bisect_summary.sentence(job, Answer("undecided"), runs).startswith("Nothing is known yet: nothing was run.")
     job.rows.append({"ended": "not done", "told": "not done in its time", "flipped": []})

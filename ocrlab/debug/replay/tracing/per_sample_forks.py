@@ -87,8 +87,9 @@ def same(result: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
     """Return whether what became of a part is the fault that the batch has: its kind, its module, its exception."""
     kind, fault = like.get("kind"), result.get("fault") or {}
     place = result.get("place") or {}
-    if kind == "hang":  # a loop calls other modules
-        return bool(result["hung"]) and _near({**place, "path": None}, like)
+    if kind == "hang":
+        inside = str(place.get("path") or "").startswith(f"{like.get('path')}.")  # a loop calls other modules
+        return bool(result["hung"]) and _near({**place, "path": like.get("path")} if inside else place, like)
     if kind == "crash":
         ended = result["signal"] or (result["exit_code"] and not fault)  # killed, or it has ended itself
         return bool(ended) and _near(place, like)
