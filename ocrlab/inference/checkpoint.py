@@ -106,7 +106,10 @@ def to_resume(path: Path, config: Config) -> dict[str, Any]:
             need=" ".join(f"{name}={wanted[name]}" for name in other),
             do="Restore the config, or start a new run",
         )
-    return about | {"gpus": sum(name.startswith("cuda") for name in content.get("random") or ())}
+    random = content.get("random") or {}
+    states = random.get("cuda")  # a list of all cards, as earlier versions stored them
+    gpus = len(states) if isinstance(states, list | tuple) else sum(name.startswith("cuda") for name in random)
+    return about | {"gpus": gpus}
 
 
 def card(config: Config, step: int, metrics: dict[str, float]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ MARK = re.compile(  # codes also as JSON and repr write them
     r"|\\{1,8}u(?P<letter>00(?:2[1-9A-Fa-f]|[3-6][\dA-Fa-f]|7[\dA-Ea-e])"
     r"|0(?:0[a-fA-F]|[1-9a-fA-F][\da-fA-F])[\da-fA-F]|[1-9a-cA-Ce-fE-F][\da-fA-F]{3}|[dD][0-7][\da-fA-F]{2})"
 )
+PICTURE = "data:image"
 ESCAPED = re.compile(r"(?:%[0-9A-Fa-f]{2}|\\[nrtbf]|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2})$")
 
 
@@ -84,6 +85,7 @@ def _without_marks(text: str) -> tuple[str, list[Mark]]:
     done = length = 0
     for match in MARK.finditer(text):
         letter = chr(int(match["letter"], 16)) if match["letter"] else ""
+        letter = PICTURE if match.group().startswith(PICTURE) else letter  # a value of its key: not empty
         parts += [text[done : match.start()], letter]
         length += match.start() - done
         marks.append((length, match.group(), letter))

@@ -99,8 +99,8 @@ def pages_lost(result: Conversion) -> bool:
     return bool(result.lost[LEFT_OUT] or result.lost[CUT_OFF])
 
 
-def _refuse_existing(target: Path) -> None:
-    if os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):
+def _refuse_existing(target: Path, but: Path | None = None) -> None:
+    if os.path.lexists(target) and (not target.is_dir() or any(part != but for part in target.iterdir())):
         do = "Name another one; nothing is overwritten"
         raise DataError(f"{target} already exists", need="a new or empty folder", do=do)
 
@@ -112,19 +112,25 @@ def write_whole(target: Path) -> Iterator[Path]:
     Raises DataError where it cannot, or where `target` is there and not an empty folder.
     """
     _refuse_existing(target)
+    is_there = target.is_dir()  # and stays: it may be the working folder, or where a disk is mounted
+    place = target if is_there else target.parent
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        place.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=place))
     except OSError as error:
-        what = f"{target.parent.absolute()} cannot be written"
+        what = f"{place.absolute()} cannot be written"
         raise DataError(what, got=error.strerror, need="a folder that you may write to") from error
     try:
         yield folder
         mask = os.umask(0o077)
         os.umask(mask)
         folder.chmod(0o777 & ~mask)
-        _refuse_existing(target)  # another process may have made it meanwhile
-        folder.rename(target)
+        _refuse_existing(target, but=folder)  # another process may have made it meanwhile
+        if is_there:
+            for part in list(folder.iterdir()):
+                part.rename(target / part.name)
+        else:
+            folder.rename(target)
     except OSError as error:
         raise DataError(
             f"{target} cannot be written", got=error.strerror, need="free space and permission to write"

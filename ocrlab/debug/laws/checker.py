@@ -5,6 +5,7 @@ print(ocrlab.check_step(model, batch, loss, optimizer))   # one line for each la
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -146,9 +147,9 @@ def _with_targets(loss: Callable[..., Any]) -> Callable[..., Any]:
     """Return a loss of (model, batch), also of a loss of (outputs, targets): one of torch, or a module."""
     module = getattr(loss, "__module__", "") or ""
     if isinstance(loss, nn.Module):
-        first = next(iter(inspect.signature(loss.forward).parameters), "")
-        if first in ("model", "net", "network", "module"):
-            return loss
+        with contextlib.suppress(TypeError, ValueError):  # a scripted one has no signature
+            if next(iter(inspect.signature(loss.forward).parameters), "") in ("model", "net", "network", "module"):
+                return loss
     elif not (module.startswith("torch.nn") or module == "torch._C._nn"):
         return loss
 

@@ -162,7 +162,7 @@ def _labels(step: Experiment) -> Iterator[Result]:
     for name, t in named.items():
         if t.ndim >= 2 and t.dtype == torch.int64 and bool((t == -100).any()):
             empty = (t == -100).flatten(1).all(1)
-            for mask in (m for n, m in named.items() if "mask" in n.lower() and m.shape == t.shape and m is not t):
+            for mask in (m for n, m in named.items() if t.ndim == 2 and "mask" in n.lower() and m.shape == t.shape):
                 empty &= mask[:, -1] != 0
             if int(empty.sum()) >= max(2, 0.1 * len(t)):
                 got = f"{int(empty.sum())} of {len(t)} samples have no label that counts, only -100"

@@ -174,8 +174,12 @@ def slow_down() -> None:
 
 
 def on_call(code: CodeType, offset: int, function: object, first: object) -> object:
-    """Listen again when something is called that was not called in this pause; called once for each place."""
-    if time.monotonic() - rate[1] < PAUSE:
+    """Listen again when something is called that was not called in this pause, and where the program leaves.
+
+    Called once for each place.
+    """
+    leaves_now = function is sys.exit or function is SystemExit
+    if not leaves_now and time.monotonic() - rate[1] < PAUSE:
         return monitoring.DISABLE
     rate[:] = [0, time.monotonic()]
     listen(monitoring.events.EXCEPTION_HANDLED | monitoring.events.RAISE)

@@ -74,7 +74,13 @@ class Panel:
             at[name].on_click(self._guarded(act))
 
         choose("split", "split", list(self.names), self.source.split, self._choose_split)
-        choose("page", "page", self._choices(self.source.split), self.source, lambda change: self._go(change["new"]))
+        choose(
+            "page",
+            "page",
+            self._choices(self.source.split, self.source),
+            self.source,
+            lambda change: self._go(change["new"]),
+        )
         press("back", "previous page", "arrow-left", half, lambda _: self._step(-1))
         press("next", "next page", "arrow-right", half, lambda _: self._step(1))
         at["upload"] = w.FileUpload(accept="image/*", multiple=False, description="your own image", layout=wide)
@@ -127,9 +133,11 @@ class Panel:
     def _set(self, **values: Any) -> None:
         """Set widgets without acting on their new values."""
         self.quiet = True
-        for name, value in values.items():
-            self.at[name].value = value
-        self.quiet = False
+        try:
+            for name, value in values.items():
+                self.at[name].value = value
+        finally:
+            self.quiet = False
 
     def _draw(self, page: bool = False) -> None:
         """Ask for polygons by the settings of now and show them; with `page` what lies under them, too."""
@@ -170,14 +178,19 @@ class Panel:
     def _offer(self, source: Source) -> None:
         """Let the list of pages offer those of the split, and the upload, and show one of them."""
         self.quiet = True
-        self.at["page"].options = self._choices(self.at["split"].value)
+        try:
+            self.at["page"].options = self._choices(self.at["split"].value, source)
+        finally:
+            self.quiet = False
         self._set(page=source)
         self._go(source)
 
-    def _choices(self, split: str) -> list[tuple[str, Source]]:
-        """Return the pages that can be chosen: what was uploaded, and the first ones of a split."""
+    def _choices(self, split: str, source: Source) -> list[tuple[str, Source]]:
+        """Return the pages that can be chosen: what was uploaded, and those of a split around the one to show."""
+        names, place = self.names[split], source.place
+        first = max(0, place - LISTED // 2) if isinstance(place, int) and len(names) > LISTED else 0
         uploads = [(f"uploaded: {self.upload.name}", Source("", str(self.upload)))] if self.upload else []
-        return uploads + [(name, Source(split, n)) for n, name in enumerate(self.names[split][:LISTED])]
+        return uploads + [(name, Source(split, n)) for n, name in enumerate(names[first : first + LISTED], first)]
 
     def _upload(self, change: Any) -> None:
         """Take a file that somebody uploaded; what it is, the child says."""

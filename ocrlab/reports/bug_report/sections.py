@@ -276,7 +276,7 @@ def hypotheses(sources: Sources) -> list[Block]:
             posterior = record.get("posterior")
             confidence = UNKNOWN if posterior is None else f"{posterior:.2f}"
             evidence = f"{code(file)} {_answer(record.get('sentence'))}"
-            names = record.get("culprits", [])
+            names = record.get("culprits") or []
             rows += [[f"Setting {code(name)}", "supported", confidence, evidence] for name in names]
     if not rows:
         return ["None: nothing observed supports a known cause."]
@@ -291,8 +291,8 @@ def ruled_out(sources: Sources) -> list[Block]:
     rows = [[code(out.id), "refuted", ticked(out.why)] for out in sources.verdict.ruled_out]
     for file, record in sources.bisects:
         if record.get("status") in ("found", "none"):
-            names = [row.get("name") for row in record.get("factors", [])]
-            innocent = [name for name in names if name not in record.get("culprits", [])]
+            names = [row.get("name") for row in record.get("factors") or []]
+            innocent = [name for name in names if name not in (record.get("culprits") or [])]
             rows += [[f"Setting {code(name)}", "refuted", f"{code(file)}: it does not change it"] for name in innocent]
     return [Table(["cause", "status", "why"], rows)] if rows else ["Nothing was ruled out."]
 
@@ -315,7 +315,7 @@ def _workarounds(sources: Sources) -> list[str]:
         if record.get("until_mended")
     ]
     for file, record in sources.replays:
-        rows = [row for row in record.get("cells", []) if not row.get("not_done") and not row.get("alone")]
+        rows = [row for row in record.get("cells") or [] if not row.get("not_done") and not row.get("alone")]
         if any(row.get("cell") == AS_IT_WAS and row.get("fault") for row in rows):
             passed = [row["cell"] for row in rows if row.get("cell") in REMEDIES and not row.get("fault")]
             items += [f"In {code(file)} the step that failed had no fault with {code(variant)}." for variant in passed]
@@ -326,11 +326,11 @@ def trials(sources: Sources, verification: Mapping[str, Any]) -> list[Block]:
     """What was run (replays, bisects, runs again), each with its result, and the commands that were not."""
     blocks: list[Block] = []
     for file, record in sources.replays:
-        rows = [[code(row.get("cell")), code(_result(row)), _seconds(row)] for row in record.get("cells", [])]
+        rows = [[code(row.get("cell")), code(_result(row)), _seconds(row)] for row in record.get("cells") or []]
         blocks += [f"{code(file)}: {_answer(record.get('answer'))}"]
         blocks += [Table(["variant", "result", "s"], rows[:SHOWN])] if rows else []
     for file, record in sources.bisects:
-        flips = [(", ".join(row.get("flipped") or ["nothing"]), row) for row in record.get("table", [])]
+        flips = [(", ".join(row.get("flipped") or ["nothing"]), row) for row in record.get("table") or []]
         rows = [[code(flipped), _answer(row.get("ended")), _seconds(row)] for flipped, row in flips]
         blocks += [f"{code(file)}: {_answer(record.get('sentence'))}"]
         blocks += [Table(["flipped", "how it ended", "s"], rows[:SHOWN])] if rows else []

@@ -12,11 +12,14 @@ When training dies without a word the pipe closes, and the tracker marks the run
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import os
+import re
 import secrets
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -69,16 +72,24 @@ def place(folder: Path) -> Path:
 
 
 def redacted(value: Any) -> Any:
-    """Return `value` with the last part of absolute paths only, and without what redaction takes for private."""
-    return redaction.clean(_short_paths(value))
+    """Return `value` without absolute paths, user and host, and what redaction takes for private or secret."""
+    return redaction.clean(_without_names(value))
 
 
-def _short_paths(value: Any) -> Any:
+def _without_names(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _short_paths(item) for key, item in value.items()}
+        return {str(key): _without_names(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_short_paths(item) for item in value]
-    return f"<path>/{Path(value).name}" if isinstance(value, str) and value.startswith(("/", "~")) else value
+        return [_without_names(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    value = f"<path>/{Path(value).name}" if value.startswith(("/", "~")) else value
+    names = {"<host>": socket.gethostname()}
+    with contextlib.suppress(Exception):  # no such user in a container
+        names["<user>"] = getpass.getuser()
+    for shown, name in names.items():  # common words, too, which redaction leaves
+        value = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", shown, value) if len(name) > 2 else value
+    return value
 
 
 class Tracker:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from ocrlab.errors import RunError
 
 
 def begin(first: Mapping[str, Any]) -> Run:
@@ -47,9 +50,12 @@ class Run:
         self.run.log(dict(metrics), step=step)
 
     def artifact(self, file: Path, sha256: str, about: Mapping[str, Any]) -> None:
-        """Log a file, with its SHA-256."""
+        """Log a file with its SHA-256; raises RunError where the file has another one by now."""
         import wandb
 
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        if digest != sha256:
+            raise RunError("The checkpoint changed on its way to the tracker", got=digest, need=sha256)
         artifact = wandb.Artifact(f"detector-{self.run.id}", type="model", metadata={**about, "sha256": sha256})
         # Not copied to a cache of the user's: it lies in the run folder, also for the day that it is sent.
         # The server gets its path: relative to the working folder, which is the run folder, it reveals nothing.

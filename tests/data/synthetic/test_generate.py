@@ -122,3 +122,11 @@ def test_make_leaves_nothing_behind_when_it_is_interrupted(tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         generate.make(tmp_path / "samples", train=2, val=0, progress=stop)
     assert not any(tmp_path.iterdir())
+
+
+def test_an_empty_folder_stays_the_same_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    inode = tmp_path.stat().st_ino
+    generate.make(".", train=1, val=1)
+    assert tmp_path.stat().st_ino == inode
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", generate.SUMS, "train", "val"]

@@ -119,5 +119,5 @@ def test_each_rank_of_the_last_start_is_reported(tmp_path):
     )
     assert text.endswith("; and 2 more ranks")
     (tmp_path / "flight" / "ring-0-0.bin").write_bytes(b"torn")
-    assert last_position.position_text(tmp_path).startswith("the record of rank 1 ends at step 22, optimizer;")
+    assert last_position.position_text(tmp_path).startswith("the record of rank 1 ends at step 22, optimiser;")
     assert last_position.has_live_process(tmp_path), "this process has written it"

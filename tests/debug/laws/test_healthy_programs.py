@@ -209,6 +209,11 @@ def test_a_loss_module_of_model_and_batch_and_an_optimizer_with_a_first_step_of_
     assert report.findings == [] and "TwoSteps.step() raised KeyError: 'before'" in report.unchecked[0], str(report)
 
 
+def test_a_scripted_loss_of_outputs_and_targets() -> None:
+    loss = torch.jit.script(nn.CrossEntropyLoss())
+    assert ocrlab.check_step(nn.Linear(8, 3), data(), loss).findings == []
+
+
 def test_short_texts_without_a_masked_token() -> None:
     class Masked(nn.Module):
         def __init__(self) -> None:

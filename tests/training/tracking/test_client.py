@@ -1,7 +1,9 @@
 """Tracking never blocks, never raises and never hangs training, whatever a package named wandb does."""
 
+import getpass
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -197,6 +199,11 @@ os.kill(os.getpid(), 9)
 
 
 def test_redaction() -> None:
+    user, host = getpass.getuser(), socket.gethostname()
+    if len(user) > 2:
+        assert client.redacted(f"run of {user}, not of x{user}") == f"run of <user>, not of x{user}"
+    if len(host) > 2 and host != user:
+        assert client.redacted(f"on {host}.") == "on <host>."
     clean = client.redacted({"a": ["~/me/x.yaml", 1, None, True], "b": ("/etc/passwd", "resnet18"), "c": 0.5})
     assert clean == {"a": ["<path>/x.yaml", 1, None, True], "b": ["<path>/passwd", "resnet18"], "c": 0.5}
     assert client.redacted({"note": "mail ana@example.com"}) == {"note": "mail (user)@(host)"}

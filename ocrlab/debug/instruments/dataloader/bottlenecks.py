@@ -187,7 +187,7 @@ class Loading:
     def _doing(self) -> str:
         """Return what loading does in its time, and whether more workers would have a core."""
         on_cpu = sum(log.cpu for log in self.logs) / (sum(log.seconds for log in self.logs) or 1e-9)
-        lacking = statistics.fmean([log.without_core or 0.0 for log in self.logs])
+        lacking = statistics.fmean([log.without_core for log in self.logs if log.without_core is not None] or [0.0])
         if lacking > STARVED:
             return f"without a core for {100 * lacking:.0f} % of the time, with {cores()} that can be used"
         if on_cpu < ASLEEP:

@@ -135,23 +135,20 @@ class MemoryWatch:
 
     @contextlib.contextmanager
     def _following(self) -> Iterator[MemoryWatch]:
-        MemoryWatch.current = self
-        with self._live.guard():
-            self._baseline()
-        pre = register_optimizer_step_pre_hook(self._guarded(self._begin_optimizer))
-        post = register_optimizer_step_post_hook(self._guarded(self._end_optimizer))
-        self._modules.attach()
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._live.end)
+            undo.callback(self._modules.detach)
+            undo.callback(setattr, MemoryWatch, "current", None)
+            MemoryWatch.current = self
+            with self._live.guard():
+                self._baseline()
+            undo.callback(register_optimizer_step_pre_hook(self._guarded(self._begin_optimizer)).remove)
+            undo.callback(register_optimizer_step_post_hook(self._guarded(self._end_optimizer)).remove)
+            self._modules.attach()
             with torch.autograd.graph.saved_tensors_hooks(self._pack, unpack_saved), self._live:
                 yield self
             if self._live.event > self._begin and (self._stepped or self._backward or not self.steps):
                 self.step()
-        finally:
-            MemoryWatch.current = None
-            self._modules.detach()
-            pre.remove()
-            post.remove()
-            self._live.end()
 
     def _baseline(self) -> None:
         """Count what already exists: the model's tensors, and every other one that Python knows of."""

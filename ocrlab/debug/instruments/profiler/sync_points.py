@@ -1,7 +1,7 @@
 """Where the host waits for the device in one step, by source line of the user's code.
 
-With CUDA torch itself says when a call waits (`torch.cuda.set_sync_debug_mode`). On the CPU nothing waits; those that
-would with a GPU are found as they are dispatched.
+With CUDA torch itself says when a call waits (`torch.cuda.set_sync_debug_mode`). On the CPU nothing waits; of
+the calls that would with a GPU those are found that dispatch an operator, such as `.item()`, and not `.tolist()`.
 """
 
 from __future__ import annotations

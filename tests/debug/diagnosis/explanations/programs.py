@@ -941,7 +941,7 @@ build(width=3, depht=4)
     "undefined_name": (
         """
 model = nn.Linear(3, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
 optimizer.step()
 """,
         ["`optimizer`"],
