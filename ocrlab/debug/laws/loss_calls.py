@@ -31,9 +31,8 @@ LOGARITHMS = (functional.nll_loss, functional.ctc_loss, functional.kl_div)
 DISTANCES = (functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss)
 LOSSES = (*CLASSES, *DISTANCES, *BCE, *LOGARITHMS[1:])
 SUMMED = 1e-2  # by which the probabilities of a row may miss 1: half precision
-OPERATORS = dict.fromkeys(
-    "sub rsub subtract __sub__ __rsub__".split(), "minus"
-)  # of losses that a program writes itself
+# Operators of the losses that a program writes itself.
+OPERATORS = dict.fromkeys("sub rsub subtract __sub__ __rsub__".split(), "minus")
 OPERATORS |= dict.fromkeys("mul multiply __mul__ __rmul__".split(), "times")
 
 

@@ -210,7 +210,7 @@ def attribute_missing(fact: Fact, failure: Failure) -> Explanation | None:
         whole, name = hyphen
         return Explanation(
             f"Python reads `{whole}` ({frame.place}) as the subtraction of `{whole.rpartition('-')[2].strip()}` from "
-            f"`{base}.{attribute}`, and {base} has no `{attribute}` but `{name}`: argparse writes the hyphens of an "
+            f"`{base}.{attribute}`. `{base}` has `{name}` and no `{attribute}`: argparse writes the hyphens of an "
             "option as underscores.",
             f"Write `{base}.{name}`.",
             replaced(failure.source(frame), frame.line, whole, f"{base}.{name}"),

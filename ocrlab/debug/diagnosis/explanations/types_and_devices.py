@@ -11,7 +11,7 @@ from ocrlab.debug.diagnosis.explanations.labels import loss_tensors
 from ocrlab.debug.diagnosis.explanations.layers import failing_layer
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, failing_expression, origin
-from ocrlab.debug.diagnosis.explanations.source import Source, argument, dotted, last_name
+from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name
 from ocrlab.debug.diagnosis.explanations.tables import label_without_an_entry
 
 TORCH_NAMES = {
@@ -182,6 +182,9 @@ def function_of_math(fact: Fact, failure: Failure) -> Explanation | None:
     statement = place[0].statement_at(frame.line) if place is not None and frame is not None else None
     for call in (n for n in ast.walk(statement) if isinstance(n, ast.Call) and n.args) if statement else ():
         if place is not None and frame is not None and dotted(call.func).startswith("math."):
+            failing = not frame.expression or place[0].code(call) == " ".join(frame.expression.split())
+            if not failing or constant(call.args[0]) is not None:
+                continue
             library = "np" if "array" in failure.message else "torch"
             after = f"{library}.{last_name(call.func)}"
             code, operand = place[0].code(call.func), place[0].code(call.args[0])
@@ -587,8 +590,8 @@ def _indices(failure: Failure, name: str, actual: str) -> Explanation:
     text = f"{name} is {actual}, but this loss takes class indices (int64)."
     gap = label_without_an_entry(failure, _maker(failure, name.strip("`"))) if actual.startswith("float") else None
     if gap is not None:
-        after = f"then `.astype('int64')`; `{name.strip('`')}.long()` would make an arbitrary number of NaN."
-        return Explanation(f"{text}{gap[0]} A column with NaN is float64.", f"{gap[1].removesuffix('.')}, {after}")
+        after = f"Then use `.astype('int64')`; `{name.strip('`')}.long()` would make an arbitrary number of NaN."
+        return Explanation(f"{text}{gap[0]} A column with NaN is float64.", f"{gap[1]} {after}")
     return Explanation(text, f"Convert it: `{name.strip('`')}.long()`.")
 
 
